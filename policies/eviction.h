@@ -25,6 +25,9 @@ struct EvictionCandidate {
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
+  // Where its order is by next use first, then by recency; else by recency
+  // alone. Whoever keeps that order needs no candidates.
+  virtual bool ranks_by_next_use() const = 0;
   virtual void OnResident(TensorId tensor) = 0;
   virtual void OnTouch(TensorId tensor) = 0;
   virtual void OnGone(TensorId tensor) = 0;

@@ -10,6 +10,7 @@ namespace {
 // Knows no futures, so it gives way to every newcomer.
 class LruPolicy final : public RecencyPolicy {
  public:
+  bool ranks_by_next_use() const override { return false; }
   void PickVictims(int64_t bytes, int64_t /*newcomer_use*/, bool must,
                    absl::Span<const EvictionCandidate> evictable,
                    std::vector<TensorId>* victims) override {

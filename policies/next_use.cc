@@ -12,6 +12,7 @@ namespace {
 // newcomer whose use is known.
 class NextUsePolicy final : public RecencyPolicy {
  public:
+  bool ranks_by_next_use() const override { return true; }
   void PickVictims(int64_t bytes, int64_t newcomer_use, bool must,
                    absl::Span<const EvictionCandidate> evictable,
                    std::vector<TensorId>* victims) override {

@@ -20,6 +20,7 @@ int64_t NextPosition(absl::Span<const int64_t> positions, int64_t from) {
 void AccessTrace::BeginStep() {
   position_ = 0;
   is_endless_ = false;
+  ++order_;
   if (recording_.accesses.empty()) return;
   replay_ = std::exchange(recording_, {});
   recording_.accesses.reserve(replay_.accesses.size());
@@ -33,6 +34,7 @@ void AccessTrace::Forget() {
   replay_ = {};
   position_ = 0;
   is_endless_ = false;
+  ++order_;
 }
 
 bool AccessTrace::OnAccess(TensorId tensor, bool stays, int64_t bytes) {

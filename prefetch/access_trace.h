@@ -63,6 +63,11 @@ class AccessTrace {
   // wrap (0: it is the very next); policies/eviction.h's kUnknownUse when the
   // trace does not have it.
   int64_t NextUse(TensorId tensor) const;
+  // Uses of the replayed step up to now, or their bytes. While order() is the
+  // same the position only grows, and a tensor that is not used keeps the sum
+  // of its next use and the position until the position has passed it.
+  int64_t position() const { return Before(position_); }
+  uint64_t order() const { return order_; }
 
  private:
   // Ascending; few tensors are asked for more often in a step.
@@ -87,6 +92,7 @@ class AccessTrace {
   Step replay_;
   int64_t position_ = 0;  // in the replayed one; at its end after all of it
   bool is_endless_ = false;
+  uint64_t order_ = 0;
 };
 
 }  // namespace terrace

@@ -38,6 +38,11 @@ class TracePlanner {
     return merged_->OnAccess(key, /*stays=*/false, bytes);
   }
 
+  // Of the merged order (access_trace.h); where there is none the position is 0
+  // and the order stays.
+  int64_t position() const { return merges() ? merged_->position() : 0; }
+  uint64_t order() const { return merges() ? merged_->order() : 0; }
+
   // Accesses from now until the first queue asks for the tensor, each by its
   // own; where there is a merged order, bytes used until then by that; in both
   // kUnknownUse when nothing says so.

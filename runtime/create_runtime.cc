@@ -277,6 +277,12 @@ absl::StatusOr<std::unique_ptr<RequestQueue>> Runtime::OpenQueue(
       absl::StrCat("a queue at '", tier, "': customers work at dram"));
 }
 
+absl::StatusOr<std::unique_ptr<ByteQueue>> Runtime::OpenBytes(
+    int64_t /*window_bytes*/, absl::string_view /*tier*/) {
+  return absl::UnimplementedError(
+      "this kind of runtime has no queues of bytes");
+}
+
 absl::Status Runtime::GrowMemory(int64_t bytes) {
   return absl::UnimplementedError(absl::StrCat(
       "memory cannot grow by ", bytes, " bytes in this kind of runtime"));

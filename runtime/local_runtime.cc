@@ -14,9 +14,11 @@
 #include "base/threads/short_slices.h"
 #include "runtime/background_thread.h"
 #include "runtime/lent_executor.h"
+#include "runtime/loop_end.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/messages/intake.h"
 #include "runtime/messages/port.h"
+#include "runtime/messages/posted_bytes.h"
 #include "runtime/messages/request_queue.h"
 #include "tiers/left_behind.h"
 #include "tiers/memory/arena_medium.h"
@@ -25,28 +27,6 @@ namespace terrace {
 namespace {
 
 constexpr absl::Duration kDestructorPatience = absl::Seconds(30);
-
-// The last word of the mover's thread.
-class LoopEnd {
- public:
-  void Set() {
-    MutexLock lock(mutex_);
-    is_set_ = true;
-    changed_.SignalAll();
-  }
-  void Await(Clock& clock) {
-    MutexLock lock(mutex_);
-    clock.Await(
-        mutex_, changed_,
-        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return is_set_; },
-        absl::InfiniteFuture());
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool is_set_ ABSL_GUARDED_BY(mutex_) = false;
-};
 
 // Of all working tiers.
 using Bases = absl::flat_hash_map<TierId, TierBase>;
@@ -197,6 +177,19 @@ class InProcessRuntime final : public LocalRuntime {
     message.deadline = deadline;
     message.only = tensor;
     return Open(message);
+  }
+
+  absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(
+      int64_t window_bytes, absl::string_view tier) override {
+    OpenBytesRequest message;
+    message.window_bytes = window_bytes;
+    message.tier = std::string(tier);
+    TERRACE_ASSIGN_OR_RETURN(const OpenedQueue opened,
+                             Ask<OpenedQueue>(std::move(message)));
+    intake_->OnOpenedBytes(opened.id);
+    return MakeByteQueue(
+        opened.id, port_->TakeBytes(opened.id), bases_.at(opened.tier),
+        {.clock = &clock_, .inbox = inbox_, .intake = intake_, .port = port_});
   }
 
   absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,

@@ -64,6 +64,8 @@ class Pin {
 
   bool valid() const { return owner_ != nullptr; }
   TensorId tensor() const { return tensor_; }
+  // Names the pin to its queue, also after its end.
+  uint64_t token() const { return token_; }
   // The payload, exactly TensorSpec::size_bytes long, 4 KiB aligned. Valid
   // until the release. Empty where the CPU cannot address them: on a device.
   absl::Span<std::byte> data() const { return data_; }

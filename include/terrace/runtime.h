@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "terrace/byte_queue.h"
 #include "terrace/options.h"
 #include "terrace/request.h"
 #include "terrace/stats.h"
@@ -112,6 +113,19 @@ class Runtime {
   // and its room has gone to others: close the queue and open another.
   virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueueFor(
       TensorId tensor, Time deadline) = 0;
+
+  // A queue of bytes (terrace/byte_queue.h) at a memory of that name, as
+  // OpenQueue has it. It takes no memory by itself: it is promised
+  // `window_bytes` of the budget. ResourceExhausted: with all other windows
+  // that is more than the budget. From the first such queue on the groups of
+  // queues with slots come into their own windows, as from the first
+  // OpenQueueFor on. InvalidArgument: no bytes, or no such tier; Unimplemented:
+  // a device, or a runtime of another kind.
+  virtual absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(
+      int64_t window_bytes, absl::string_view tier);
+  absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(int64_t window_bytes) {
+    return OpenBytes(window_bytes, "");
+  }
 
   // Push and Next on a queue of one, for a single tensor. Its window is carved
   // from the budget even if the tensor is resident already.

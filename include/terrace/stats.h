@@ -89,6 +89,18 @@ struct LinkStats {
   double seconds_blocked = 0;
 };
 
+// Of all queues of bytes (terrace/byte_queue.h).
+struct ByteQueueStats {
+  int64_t promised_bytes = 0;  // windows of those that are open
+  int64_t recalls = 0;         // pins that were asked for back
+  int64_t keeps = 0;           // of those, in use when they were asked for
+  // Groups that were had beyond the budget, and what they have there, headers
+  // included: now, and at most at a time.
+  int64_t groups_beyond = 0;
+  int64_t beyond_bytes = 0;
+  int64_t beyond_peak_bytes = 0;
+};
+
 // The first memory that a runtime has of the host.
 struct HostStats {
   int64_t budget_bytes = 0;    // in whole blocks of 4 KiB
@@ -113,8 +125,9 @@ struct Stats {
   std::string engine_reason;  // flags in force, or the errno that forced it
   // Of Options::machine_profile: "holds", or why it or a path of it does not.
   std::string machine_profile;
-  int64_t window_bytes = 0;      // of open queues, in the first memory
-  int64_t resident_bytes = 0;    // outside the windows, likewise
+  int64_t window_bytes = 0;    // of open queues, in the first memory
+  int64_t resident_bytes = 0;  // outside the windows, likewise
+  ByteQueueStats bytes;
   int64_t demand_reads = 0;      // tensors fetched because they were asked for
   int64_t prefetch_reads = 0;    // tensors fetched ahead of the request
   int64_t prefetch_hits = 0;     // of those, asked for since

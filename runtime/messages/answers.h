@@ -36,11 +36,13 @@ struct Grant {
 // Few groups have more; those take an allocation.
 using Grants = absl::InlinedVector<Grant, 2>;
 
-// The answer to a PushRequest: a grant per want, in order, or why not.
+// The answer to a PushRequest or a PushBytesRequest: a grant per want, in
+// order, or why not.
 struct ReadyGroup {
   uint64_t tag = 0;  // as pushed
   absl::StatusOr<Grants> grants = absl::UnknownError("not ready");
   WaitCause cause = WaitCause::kNone;
+  int64_t beyond_bytes = 0;  // of the granted, beside the tier's budget
 };
 
 }  // namespace terrace

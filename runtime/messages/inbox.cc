@@ -16,6 +16,26 @@ bool Inbox::Post(Message message) {
   return true;
 }
 
+bool Inbox::PostTouch(TouchRequest touch) {
+  if (!IsOwnProcess()) return false;
+  bool was_empty = false;
+  {
+    MutexLock lock(mutex_);
+    if (shut_) return false;
+    TouchRequest*& unread = touches_[touch.queue];
+    if (unread != nullptr) {
+      unread->tensors = std::move(touch.tensors);
+      return true;
+    }
+    was_empty = messages_.empty();
+    messages_.emplace_back(Request(std::move(touch)));
+    unread = &std::get<TouchRequest>(std::get<Request>(messages_.back()));
+    ++posted_;
+  }
+  if (was_empty) Wake();
+  return true;
+}
+
 void Inbox::Wake() {
   MutexLock lock(wake_mutex_);
   if (!wake_shut_) wake_();
@@ -40,6 +60,7 @@ uint64_t Inbox::posted() const {
 uint64_t Inbox::Drain(std::deque<Message>* messages) {
   MutexLock lock(mutex_);
   messages->swap(messages_);
+  touches_.clear();
   return posted_;
 }
 
@@ -52,6 +73,7 @@ std::deque<Message> Inbox::Shut() {
   MutexLock lock(mutex_);
   shut_ = true;
   left.swap(messages_);
+  touches_.clear();
   return left;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "base/mutex.h"
 #include "base/process.h"
@@ -50,6 +51,9 @@ class Inbox final : public PinOwner, public TierEvents {
   // Number of the last message posted; they count from 1.
   uint64_t posted() const;
 
+  // A queue's uses: they take the place of those that have not been read yet.
+  bool PostTouch(TouchRequest touch);
+
   // Mover: everything that has arrived; returns the last one's number.
   uint64_t Drain(std::deque<Message>* messages);
   // No message is accepted from here on, and wake is not called any more.
@@ -64,6 +68,8 @@ class Inbox final : public PinOwner, public TierEvents {
   // mutex_, never inside it.
   Mutex wake_mutex_;
   std::deque<Message> messages_ ABSL_GUARDED_BY(mutex_);
+  // Of those: by queue.
+  absl::flat_hash_map<int64_t, TouchRequest*> touches_ ABSL_GUARDED_BY(mutex_);
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0;
   bool shut_ ABSL_GUARDED_BY(mutex_) = false;
   bool wake_shut_ ABSL_GUARDED_BY(wake_mutex_) = false;

@@ -1,5 +1,8 @@
 #include "runtime/messages/intake.h"
 
+#include <climits>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "runtime/messages/request_checks.h"
@@ -16,6 +19,13 @@ absl::Status NoTensor(TensorId tensor) {
 
 absl::Status NoQueue(int64_t queue) {
   return absl::InvalidArgumentError(absl::StrCat("no queue ", queue));
+}
+
+absl::Status CheckTierName(const std::string& tier) {
+  if (tier.size() <= kMostNameBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a queue at a tier with a name of ", tier.size(),
+                   " bytes: '", tier.substr(0, 32), "...'"));
 }
 
 // A value of an enumeration whose last one is `last`.
@@ -46,6 +56,11 @@ void Intake::OnOpened(int64_t queue, int64_t slot_bytes, int slots) {
   queues_[queue] = {slot_bytes, slots};
 }
 
+void Intake::OnOpenedBytes(int64_t queue) {
+  MutexLock lock(mutex_);
+  queues_[queue] = {INT64_MAX, INT_MAX, /*is_of_bytes=*/true};
+}
+
 int64_t Intake::SizeOf(TensorId tensor) const {
   MutexLock lock(mutex_);
   return SizeOfLocked(tensor);
@@ -74,11 +89,7 @@ absl::Status Intake::Check(const UnregisterRequest& request) const {
 }
 
 absl::Status Intake::Check(const OpenRequest& request) const {
-  if (request.tier.size() > kMostNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a queue at a tier with a name of ", request.tier.size(),
-                     " bytes: '", request.tier.substr(0, 32), "...'"));
-  }
+  TERRACE_RETURN_IF_ERROR(CheckTierName(request.tier));
   if (request.slot_bytes <= 0 || request.slots <= 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("a window of ", request.slots, " slots of ",
@@ -101,27 +112,83 @@ absl::Status Intake::Check(const CloseQueueRequest& request) {
   return NoQueue(request.queue);
 }
 
+absl::Status Intake::Check(const OpenBytesRequest& request) const {
+  TERRACE_RETURN_IF_ERROR(CheckTierName(request.tier));
+  if (request.window_bytes > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a window of ", request.window_bytes, " bytes"));
+}
+
 absl::Status Intake::Check(const PushRequest& request) const {
-  for (const Want& want : request.wants) {
+  return CheckGroup(request.wants, request.queue, /*is_of_bytes=*/false);
+}
+
+absl::Status Intake::Check(const PushBytesRequest& request) const {
+  TERRACE_RETURN_IF_ERROR(CheckTokens(request.in_use));
+  return CheckGroup(request.wants, request.queue, /*is_of_bytes=*/true);
+}
+
+absl::Status Intake::CheckGroup(absl::Span<const Want> wants, int64_t queue,
+                                bool is_of_bytes) const {
+  for (const Want& want : wants) {
     TERRACE_RETURN_IF_ERROR(
         CheckValue("an access", want.access, Access::kOverwrite));
   }
   MutexLock lock(mutex_);
-  const auto found = queues_.find(request.queue);
-  if (found == queues_.end()) return NoQueue(request.queue);
-  return CheckWants(
-      request.wants, found->second.slots, found->second.slot_bytes,
-      [this](TensorId tensor)
-          ABSL_NO_THREAD_SAFETY_ANALYSIS { return SizeOfLocked(tensor); });
+  const auto found = queues_.find(queue);
+  if (found == queues_.end()) return NoQueue(queue);
+  if (found->second.is_of_bytes != is_of_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "queue ", queue, is_of_bytes ? " has slots" : " is one of bytes"));
+  }
+  return CheckWants(wants, found->second.slots, found->second.slot_bytes,
+                    [this](TensorId tensor) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                      return SizeOfLocked(tensor);
+                    });
+}
+
+absl::Status Intake::CheckQueueOfBytes(int64_t queue) const {
+  const auto found = queues_.find(queue);
+  if (found == queues_.end()) return NoQueue(queue);
+  if (found->second.is_of_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("queue ", queue, " has slots"));
+}
+
+absl::Status Intake::CheckTokens(absl::Span<const uint64_t> tokens) const {
+  for (const uint64_t token : tokens) {
+    if (ClientOfToken(token) == client_) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("pin ", token, " is of client ", ClientOfToken(token),
+                     ", and this is client ", client_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Intake::Check(const JoinRequest& request) const {
+  TERRACE_RETURN_IF_ERROR(CheckTokens(request.in_use));
+  MutexLock lock(mutex_);
+  return CheckQueueOfBytes(request.queue);
+}
+
+absl::Status Intake::Check(const KeepRequest& request) const {
+  return CheckTokens({&request.token, 1});
+}
+
+// A use of what has gone since says nothing.
+absl::Status Intake::Check(TouchRequest& request) const {
+  MutexLock lock(mutex_);
+  std::erase_if(request.tensors,
+                [this](TensorId tensor) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                  return SizeOfLocked(tensor) < 0;
+                });
+  return CheckQueueOfBytes(request.queue);
 }
 
 absl::Status Intake::Check(const EndPinRequest& request) const {
   TERRACE_RETURN_IF_ERROR(
       CheckValue("a pin's end", request.end, PinEnd::kDiscard));
-  if (ClientOfToken(request.token) == client_) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "pin ", request.token, " is of client ", ClientOfToken(request.token),
-      ", and this is client ", client_));
+  return CheckTokens({&request.token, 1});
 }
 
 absl::Status Intake::Check(const StepRequest& request) const {

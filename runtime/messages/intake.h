@@ -45,7 +45,7 @@ class Intake {
     if constexpr (requires { request.deadline; }) {
       request.deadline = clock_.FromWall(request.deadline);
     }
-    if (!inbox_->Post(std::move(request))) return inbox_->Closed();
+    if (!Pass(std::move(request))) return inbox_->Closed();
     return absl::OkStatus();
   }
   // As it comes over a wire.
@@ -59,6 +59,7 @@ class Intake {
                     absl::Span<const TensorSpec> specs);
   void OnUnregistered(TensorId tensor);
   void OnOpened(int64_t queue, int64_t slot_bytes, int slots);
+  void OnOpenedBytes(int64_t queue);
 
   // Of the payload; -1: the client has no such tensor.
   int64_t SizeOf(TensorId tensor) const;
@@ -67,19 +68,35 @@ class Intake {
   struct Window {
     int64_t slot_bytes = 0;
     int slots = 0;
+    bool is_of_bytes = false;  // and holds any group
   };
+
+  bool Pass(Request request) { return inbox_->Post(std::move(request)); }
+  bool Pass(TouchRequest request) {
+    return inbox_->PostTouch(std::move(request));
+  }
 
   absl::Status Check(const RegisterRequest& request) const;
   absl::Status Check(const UnregisterRequest& request) const;
   absl::Status Check(const OpenRequest& request) const;
+  absl::Status Check(const OpenBytesRequest& request) const;
   absl::Status Check(const CloseQueueRequest& request);
   absl::Status Check(const PushRequest& request) const;
+  absl::Status Check(const PushBytesRequest& request) const;
+  absl::Status Check(const JoinRequest& request) const;
+  absl::Status Check(const KeepRequest& request) const;
+  absl::Status Check(TouchRequest& request) const;
   absl::Status Check(const EndPinRequest& request) const;
   absl::Status Check(const StepRequest& request) const;
   absl::Status Check(PrefetchRequest& request) const;
   absl::Status Check(const StatsRequest& /*request*/) const {
     return absl::OkStatus();
   }
+  absl::Status CheckGroup(absl::Span<const Want> wants, int64_t queue,
+                          bool is_of_bytes) const;
+  absl::Status CheckQueueOfBytes(int64_t queue) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckTokens(absl::Span<const uint64_t> tokens) const;
   int64_t SizeOfLocked(TensorId tensor) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -1,6 +1,20 @@
 #include "runtime/messages/port.h"
 
+#include <utility>
+
 namespace terrace {
+namespace {
+
+template <typename Map>
+typename Map::mapped_type Take(Map& untaken, int64_t id) {
+  const auto found = untaken.find(id);
+  if (found == untaken.end()) return nullptr;
+  auto port = std::move(found->second);
+  untaken.erase(found);
+  return port;
+}
+
+}  // namespace
 
 void Port::Deliver(uint64_t number, Answer answer) {
   MutexLock lock(mutex_);
@@ -21,11 +35,19 @@ std::shared_ptr<QueuePort> Port::OpenQueue(int64_t id) {
 
 std::shared_ptr<QueuePort> Port::TakeQueue(int64_t id) {
   MutexLock lock(mutex_);
-  const auto found = untaken_.find(id);
-  if (found == untaken_.end()) return nullptr;
-  std::shared_ptr<QueuePort> port = std::move(found->second);
-  untaken_.erase(found);
+  return Take(untaken_, id);
+}
+
+std::shared_ptr<BytePort> Port::OpenBytes(int64_t id) {
+  auto port = std::make_shared<BytePort>(pins_);
+  MutexLock lock(mutex_);
+  untaken_bytes_[id] = port;
   return port;
+}
+
+std::shared_ptr<BytePort> Port::TakeBytes(int64_t id) {
+  MutexLock lock(mutex_);
+  return Take(untaken_bytes_, id);
 }
 
 uint64_t Port::Add(Question* question) {

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "runtime/messages/answers.h"
+#include "runtime/messages/byte_port.h"
 #include "runtime/messages/queue_port.h"
 #include "runtime/messages/request_id.h"
 #include "terrace/pin.h"
@@ -46,6 +47,9 @@ class Port {
   // Client: the port of a queue that it was told of, once; null: of no such
   // queue.
   std::shared_ptr<QueuePort> TakeQueue(int64_t id);
+  // The same of a queue of bytes.
+  std::shared_ptr<BytePort> OpenBytes(int64_t id);
+  std::shared_ptr<BytePort> TakeBytes(int64_t id);
 
  private:
   friend class Question;
@@ -60,6 +64,8 @@ class Port {
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<uint64_t, Question*> questions_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<int64_t, std::shared_ptr<QueuePort>> untaken_
+      ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<int64_t, std::shared_ptr<BytePort>> untaken_bytes_
       ABSL_GUARDED_BY(mutex_);
 };
 

@@ -25,6 +25,13 @@ std::shared_ptr<QueuePort> Ports::OpenQueue(ClientId client,
   return std::make_shared<QueuePort>(pins_);
 }
 
+std::shared_ptr<BytePort> Ports::OpenBytes(ClientId client,
+                                           int64_t queue) const {
+  const std::shared_ptr<Port> port = Find(client);
+  if (port != nullptr) return port->OpenBytes(queue);
+  return std::make_shared<BytePort>(pins_);
+}
+
 std::shared_ptr<Port> Ports::Find(ClientId client) const {
   MutexLock lock(mutex_);
   const auto found = ports_.find(client);

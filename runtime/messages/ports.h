@@ -27,6 +27,7 @@ class Ports {
   void Deliver(RequestId id, Answer answer) const;
   // The mover's end of a queue of that client.
   std::shared_ptr<QueuePort> OpenQueue(ClientId client, int64_t queue) const;
+  std::shared_ptr<BytePort> OpenBytes(ClientId client, int64_t queue) const;
 
  private:
   std::shared_ptr<Port> Find(ClientId client) const;

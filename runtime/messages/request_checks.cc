@@ -5,6 +5,11 @@
 namespace terrace {
 
 absl::Status CheckSpec(const TensorSpec& spec) {
+  if (spec.step_number < -1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", spec.name, "' with number ", spec.step_number,
+                     " in its step: they count from 0, and -1 is none"));
+  }
   if (!spec.name.empty() && spec.size_bytes > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("tensor '", spec.name, "' of ", spec.size_bytes,

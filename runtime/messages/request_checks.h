@@ -13,7 +13,7 @@
 
 namespace terrace {
 
-// InvalidArgument: no name, or no bytes.
+// InvalidArgument: no name, no bytes, or a number in the step that is none.
 absl::Status CheckSpec(const TensorSpec& spec);
 
 // InvalidArgument: more tensors than slots, or none; one that is unknown

@@ -39,6 +39,12 @@ struct OpenRequest {
   std::string tier;  // where its window is, as Runtime::OpenQueue has it
   TensorId only;     // of a window for one tensor: a slot of its size
 };
+// Of a queue of bytes, which has no slots. Answer: OpenedQueue.
+struct OpenBytesRequest {
+  RequestId id;
+  int64_t window_bytes = 0;
+  std::string tier;
+};
 struct CloseQueueRequest {
   int64_t queue = -1;
 };
@@ -48,6 +54,30 @@ struct PushRequest {
   std::vector<Want> wants;
   uint64_t tag = 0;
   absl::Time deadline;
+};
+// At a queue of bytes. `in_use`: the pins that its asker uses until it has the
+// answer. Answer: a ReadyGroup with this tag, in the queue's port.
+struct PushBytesRequest {
+  int64_t queue = -1;
+  std::vector<Want> wants;
+  std::vector<uint64_t> in_use;
+  uint64_t tag = 0;
+  absl::Time deadline;
+};
+// Whoever uses those pins waits for that group too, whose asker is another.
+struct JoinRequest {
+  int64_t queue = -1;
+  uint64_t tag = 0;
+  std::vector<uint64_t> in_use;
+};
+// What a RecalledPin is answered by where its holder uses the pin.
+struct KeepRequest {
+  uint64_t token = 0;
+};
+// Uses, in order, of what a queue of bytes has pinned.
+struct TouchRequest {
+  int64_t queue = -1;
+  std::vector<TensorId> tensors;
 };
 struct EndPinRequest {
   uint64_t token = 0;
@@ -70,9 +100,11 @@ struct StatsRequest {
 };
 
 // What any client may send, through its Intake.
-using Request = std::variant<RegisterRequest, UnregisterRequest, OpenRequest,
-                             CloseQueueRequest, PushRequest, EndPinRequest,
-                             StepRequest, PrefetchRequest, StatsRequest>;
+using Request =
+    std::variant<RegisterRequest, UnregisterRequest, OpenRequest,
+                 OpenBytesRequest, CloseQueueRequest, PushRequest,
+                 PushBytesRequest, JoinRequest, KeepRequest, TouchRequest,
+                 EndPinRequest, StepRequest, PrefetchRequest, StatsRequest>;
 
 // The arena has these more at its end. Answer: Status.
 struct GrowRequest {

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "base/check.h"
 #include "runtime/mover/refusal.h"
 #include "terrace/runtime.h"
@@ -15,6 +13,7 @@ namespace terrace {
 
 void Admission::Admit(Customer& customer, absl::Time now,
                       std::vector<QueueError>* errors) {
+  if (customer.bytes.has_value()) return;  // byte_admission.h
   customer.blocked_by_own_pins = false;
   customer.blocked_also = absl::OkStatus();
   while (!customer.waiting.empty()) {
@@ -47,7 +46,8 @@ void Admission::NoteAccess(const Customer& customer, Group& group) {
         parts_.working->at(customer.tier).residents().Has(*tensor);
     const int64_t bytes =
         tensor == nullptr ? 0 : ResidentBytes(tensor->spec.size_bytes);
-    if (!parts_.planner->OnAccess(customer.id, want.tensor, stays, bytes)) {
+    const TensorId key = tensor == nullptr ? want.tensor : KeyOf(*tensor);
+    if (!parts_.planner->OnAccess(customer.id, key, stays, bytes)) {
       group.io_class = IoClass::kDemand;
     }
   }
@@ -71,10 +71,9 @@ void Admission::Expire(Customer& customer, absl::Time now,
   }
 }
 
-// True when the group left the queue's front: admitted, ready or failed.
-bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
-                         std::vector<QueueError>* errors) {
-  absl::InlinedVector<Tensor*, 4> tensors;
+Admission::Turn Admission::Look(Customer& customer, Group& group,
+                                Tensors* tensors,
+                                std::vector<QueueError>* errors) {
   for (const Want& want : group.wants) {
     Tensor* const tensor = parts_.table->Find(want.tensor);
     absl::Status refusal =
@@ -85,11 +84,20 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
         errors->push_back({customer.id, refusal});
       }
       parts_.customers->Fail(customer, group, std::move(refusal));
-      return true;
+      return Turn::kFailed;
     }
-    if (!CanPin(want, *tensor, customer, group)) return false;
-    tensors.push_back(tensor);
+    if (!CanPin(want, *tensor, customer, group)) return Turn::kLater;
+    tensors->push_back(tensor);
   }
+  return Turn::kNow;
+}
+
+// True when the group left the queue's front: admitted, ready or failed.
+bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
+                         std::vector<QueueError>* errors) {
+  Tensors tensors;
+  const Turn turn = Look(customer, group, &tensors, errors);
+  if (turn != Turn::kNow) return turn == Turn::kFailed;
   // All wants can be had as far as pins go; now space.
   absl::Status failure;
   GroupPlaces::Rooms rooms;
@@ -104,6 +112,13 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
     }
     return space == Space::kFailed;
   }
+  Begin(customer, group, tensors, &rooms, now);
+  return true;
+}
+
+void Admission::Begin(Customer& customer, Group& group,
+                      absl::Span<Tensor* const> tensors,
+                      GroupPlaces::Rooms* rooms, absl::Time now) {
   group.admitted = now;
   group.held.assign(group.wants.size(), true);
   ++customer.admitted;
@@ -113,10 +128,9 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
   kept = std::move(group);
   group.wants.clear();
   for (size_t i = 0; i < kept.wants.size(); ++i) {
-    Hold(customer, kept.wants[i], *tensors[i], std::move(rooms[i]), kept);
+    Hold(customer, kept.wants[i], *tensors[i], std::move((*rooms)[i]), kept);
   }
   if (kept.missing == 0) Finish(customer, kept, Edge());
-  return true;
 }
 
 // Whether pins and transfers allow this want now. A writer waits for readers
@@ -127,6 +141,7 @@ bool Admission::CanPin(const Want& want, Tensor& tensor, Customer& customer,
                        Group& group) {
   const bool reads = want.access == Access::kRead;
   if (tensor.write_pinned() || (!reads && tensor.pins() > 0)) {
+    parts_.byte_pins->AskForAccess(tensor);
     customer.blocked_by_own_pins =
         !parts_.pins->WhoPins(tensor, customer.id).others;
     return false;
@@ -165,7 +180,7 @@ void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
     tensor.refusals.Forget();
   }
   failed_ahead_.erase(tensor.id.value);
-  residency.Touch(tensor);
+  residency.residents().Touch(tensor);
   if (absent) {
     ahead_.erase(tensor.id.value);
     if (want.access == Access::kOverwrite) {
@@ -251,19 +266,29 @@ void Admission::Finish(Customer& customer, Group& group, Edge last) {
   CountBlocked(customer, group, ready.cause, last, now);
   Grants grants;
   for (const Want& want : group.wants) {
-    grants.push_back(MakeGrant(customer, want));
+    grants.push_back(MakeGrant(customer, want, &ready.beyond_bytes));
   }
   ready.grants = std::move(grants);
   parts_.customers->AddReady(customer, std::move(ready));
   EraseAdmitted(customer, group.id);
 }
 
-Grant Admission::MakeGrant(Customer& customer, const Want& want) const {
+Grant Admission::MakeGrant(Customer& customer, const Want& want,
+                           int64_t* beyond_bytes) const {
   const TierId tier = customer.tier;
   Tensor& tensor = *parts_.table->Find(want.tensor);
   const uint64_t token = parts_.pins->Grant(
       tensor, tier, customer.id, want.access, TokensOf(customer.client));
   ++customer.held_pins;
+  if (customer.bytes.has_value()) {
+    parts_.byte_pins->OnGranted(token, tensor, tier, customer.id);
+    // Its room is another queue's, or beyond the budget.
+    const Window* const window = parts_.working->at(tier).WindowOf(tensor);
+    if (window != nullptr) parts_.byte_pins->Ask(token);
+    if (window != nullptr && window->is_beyond()) {
+      *beyond_bytes += window->size_bytes();
+    }
+  }
   return {.token = token,
           .tensor = tensor.id,
           .offset = tensor.at(tier)->place.extent().offset + kTensorHeaderBytes,
@@ -319,10 +344,16 @@ void Admission::EraseAdmitted(Customer& customer, uint64_t group) {
 }
 
 bool Admission::WriterWaits(const Tensor& tensor) const {
+  const auto writes = [&tensor](const Group& group) {
+    return std::any_of(
+        group.wants.begin(), group.wants.end(), [&tensor](const Want& want) {
+          return want.tensor == tensor.id && want.access != Access::kRead;
+        });
+  };
   for (const Customer* const customer : parts_.customers->open()) {
-    if (customer->waiting.empty()) continue;
-    for (const Want& want : customer->waiting.begin()->second.wants) {
-      if (want.tensor == tensor.id && want.access != Access::kRead) return true;
+    for (const auto& [id, group] : customer->waiting) {
+      if (writes(group)) return true;
+      if (!customer->bytes.has_value()) break;  // its head alone
     }
   }
   return false;

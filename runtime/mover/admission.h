@@ -12,8 +12,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "runtime/messages/answers.h"
 #include "runtime/motion/links.h"
@@ -21,6 +23,7 @@
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/customers.h"
 #include "runtime/mover/group_places.h"
+#include "runtime/residency/byte_pins.h"
 #include "runtime/residency/queue_error.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
@@ -34,6 +37,7 @@ struct AdmissionParts {
   Customers* customers = nullptr;
   TensorTable* table = nullptr;
   PinBook* pins = nullptr;
+  BytePins* byte_pins = nullptr;  // may be in a group's way
   TracePlanner* planner = nullptr;
   const WorkingTiers* working = nullptr;
   Transfers* transfers = nullptr;
@@ -54,6 +58,17 @@ class Admission {
   // The queue's heads, as many as can be had.
   void Admit(Customer& customer, absl::Time now,
              std::vector<QueueError>* errors);
+  // The two parts of it, for a group that no queue's order holds up. Look: when
+  // pins and transfers allow all of it; failed: its queue is told. The group is
+  // taken out of its queue by whoever called.
+  using Tensors = absl::InlinedVector<Tensor*, 4>;
+  enum class Turn : uint8_t { kNow, kLater, kFailed };
+  Turn Look(Customer& customer, Group& group, Tensors* tensors,
+            std::vector<QueueError>* errors);
+  // `rooms`: of each tensor that has no copy on the queue's tier.
+  void Begin(Customer& customer, Group& group,
+             absl::Span<Tensor* const> tensors, GroupPlaces::Rooms* rooms,
+             absl::Time now);
   // Ends the waiting groups that were not admitted by their deadlines, wherever
   // they stand: ResourceExhausted, which names the `holders`. What stood behind
   // one may have its turn then.
@@ -110,7 +125,8 @@ class Admission {
                 std::vector<QueueError>* errors);
   bool CanPin(const Want& want, Tensor& tensor, Customer& customer,
               Group& group);
-  Grant MakeGrant(Customer& customer, const Want& want) const;
+  Grant MakeGrant(Customer& customer, const Want& want,
+                  int64_t* beyond_bytes) const;
   void Hold(Customer& customer, const Want& want, Tensor& tensor,
             Reservation room, Group& group);
   // `last`: the edge of the arrival that it waited for, if it did.

@@ -81,7 +81,8 @@ void Closing::End(bool pinned, Stats stats) {
   ended_ = true;
   final_stats_ = std::move(stats);
   if (abandoned_) {
-    final_stats_.host.leaked_bytes = MemoryBytes();
+    final_stats_.host.leaked_bytes = MemoryBytes() + parts_.spill->used_bytes();
+    parts_.spill->Leak();
   }
   // Before the engine is left behind: a message would wake it.
   const std::deque<Message> left = parts_.inbox->Shut();

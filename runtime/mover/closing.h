@@ -17,6 +17,7 @@
 #include "runtime/motion/transfers.h"
 #include "runtime/residency/working_tiers.h"
 #include "terrace/stats.h"
+#include "tiers/memory/spill_room.h"
 
 namespace terrace {
 
@@ -26,6 +27,7 @@ struct ClosingParts {
   Transfers* transfers = nullptr;
   RestingTiers* resting = nullptr;
   const WorkingTiers* working = nullptr;
+  SpillRoom* spill = nullptr;
   Inbox* inbox = nullptr;
   const Ports* ports = nullptr;
 };

@@ -131,6 +131,7 @@ Core::Core(CoreParts parts)
       links(std::move(parts.io), MakeCopies(parts, inbox),
             MakeDeviceLinks(parts, inbox)),
       resting(MakeRestingTiers(parts, inbox)),
+      spill(kDramTier, parts.arena.data()),
       residency({.tier = &dram,
                  .table = &table,
                  .pins = &pins,
@@ -167,6 +168,7 @@ Core::Core(CoreParts parts)
       admission({.customers = &customers,
                  .table = &table,
                  .pins = &pins,
+                 .byte_pins = &byte_pins,
                  .planner = &planner,
                  .working = &working,
                  .transfers = &transfers,
@@ -174,6 +176,15 @@ Core::Core(CoreParts parts)
                  .resting = &resting,
                  .links = &links,
                  .clock = parts.clock}),
+      byte_admission({.ports = &ports,
+                      .customers = &customers,
+                      .table = &table,
+                      .planner = &planner,
+                      .working = &working,
+                      .write_back = &write_back,
+                      .pins = &byte_pins,
+                      .spill = &spill,
+                      .admission = &admission}),
       prefetcher({.table = &table,
                   .planner = &planner,
                   .working = &working,
@@ -186,12 +197,14 @@ Core::Core(CoreParts parts)
               .planner = &planner,
               .working = &working,
               .staging = &others.staging,
+              .byte_pins = &byte_pins,
               .write_back = &write_back,
               .transfers = &transfers}),
       closing({.links = &links,
                .transfers = &transfers,
                .resting = &resting,
                .working = &working,
+               .spill = &spill,
                .inbox = inbox.get(),
                .ports = &ports}) {}
 
@@ -202,10 +215,13 @@ Report Core::report() const {
                  .staging = &others.staging,
                  .table = &table,
                  .pins = &pins,
+                 .byte_pins = &byte_pins,
+                 .spill = &spill,
                  .transfers = &transfers,
                  .placement = &placement,
                  .customers = &customers,
-                 .admission = &admission});
+                 .admission = &admission,
+                 .byte_admission = &byte_admission});
 }
 
 }  // namespace terrace

@@ -27,11 +27,13 @@
 #include "runtime/motion/transcript.h"
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/admission.h"
+#include "runtime/mover/byte_admission.h"
 #include "runtime/mover/closing.h"
 #include "runtime/mover/customers.h"
 #include "runtime/mover/mover_report.h"
 #include "runtime/mover/prefetcher.h"
 #include "runtime/mover/window_opener.h"
+#include "runtime/residency/byte_pins.h"
 #include "runtime/residency/registrar.h"
 #include "runtime/residency/tier_residency.h"
 #include "runtime/residency/working_tiers.h"
@@ -44,6 +46,7 @@
 #include "tiers/disk/disk_file.h"
 #include "tiers/medium.h"
 #include "tiers/memory/dram_tier.h"
+#include "tiers/memory/spill_room.h"
 #include "tiers/tier_list.h"
 #include "tiers/transport.h"
 
@@ -130,6 +133,8 @@ struct Core {
   RestingTiers resting;
   TracePlanner planner;
   PinBook pins;
+  BytePins byte_pins;
+  SpillRoom spill;          // beside the first memory
   TierResidency residency;  // of the first memory
   OtherTiers others;
   const WorkingTiers working;  // those
@@ -141,6 +146,7 @@ struct Core {
   Registrar registrar;
   Customers customers;
   Admission admission;
+  ByteAdmission byte_admission;
   Prefetcher prefetcher;
   WindowOpener opener;
   Closing closing;

@@ -6,17 +6,31 @@
 
 namespace terrace {
 
-Customer& Customers::Open(Window& window, ClientId client) {
+Customer& Customers::Add(TierId tier, ClientId client) {
   auto customer = std::make_unique<Customer>();
   customer->id = next_customer_++;
   customer->client = client;
-  customer->port = ports_.OpenQueue(client, customer->id);
-  customer->tier = window.id();
-  customer->window = &window;
-  Customer& opened = *customer;
-  open_.push_back(&opened);
-  customers_[opened.id] = std::move(customer);
-  return opened;
+  customer->tier = tier;
+  Customer& added = *customer;
+  open_.push_back(&added);
+  customers_[added.id] = std::move(customer);
+  return added;
+}
+
+Customer& Customers::Open(Window& window, ClientId client) {
+  Customer& customer = Add(window.id(), client);
+  customer.port = ports_.OpenQueue(client, customer.id);
+  customer.window = &window;
+  return customer;
+}
+
+Customer& Customers::OpenBytes(int64_t window_bytes, TierId tier,
+                               ClientId client) {
+  Customer& customer = Add(tier, client);
+  customer.bytes.emplace();
+  customer.bytes->window_bytes = window_bytes;
+  customer.bytes->port = ports_.OpenBytes(client, customer.id);
+  return customer;
 }
 
 void Customers::DropWaiting(Customer& customer) {
@@ -27,7 +41,7 @@ void Customers::DropWaiting(Customer& customer) {
 
 void Customers::Close(Customer& customer) {
   DropWaiting(customer);
-  customer.port->EndUntaken(customer.ready);
+  EndReady(customer);
   customer.closed = true;
   std::erase(open_, &customer);
 }
@@ -35,8 +49,20 @@ void Customers::Close(Customer& customer) {
 void Customers::CloseAll() {
   for (Customer* const customer : open_) {
     DropWaiting(*customer);
-    customer->port->EndUntaken(customer->ready);
-    customer->port->Close();
+    EndReady(*customer);
+    if (customer->bytes.has_value()) {
+      customer->bytes->port->Close();
+    } else {
+      customer->port->Close();
+    }
+  }
+}
+
+void Customers::EndReady(Customer& customer) {
+  if (customer.bytes.has_value()) {
+    customer.bytes->port->EndUntaken(customer.ready);
+  } else {
+    customer.port->EndUntaken(customer.ready);
   }
 }
 
@@ -52,10 +78,23 @@ Customer* Customers::FindOpen(int64_t id) const {
 
 void Customers::Push(Customer& customer, PushRequest request) {
   Group group;
-  group.id = next_group_++;
   group.tag = request.tag;
   group.wants = std::move(request.wants);
   group.deadline = request.deadline;
+  Add(customer, std::move(group));
+}
+
+void Customers::PushBytes(Customer& customer, PushBytesRequest request) {
+  Group group;
+  group.tag = request.tag;
+  group.wants = std::move(request.wants);
+  group.in_use = std::move(request.in_use);
+  group.deadline = request.deadline;
+  Add(customer, std::move(group));
+}
+
+void Customers::Add(Customer& customer, Group group) {
+  group.id = next_group_++;
   KeepWants(group);
   customer.deadlines.emplace(group.deadline, group.id);
   customer.waiting.emplace(group.id, std::move(group));
@@ -99,6 +138,12 @@ void Customers::NoteIfEnded(const Customer& customer) {
 
 std::vector<int64_t> Customers::Publish(uint64_t processed) {
   for (Customer* const customer : open_) {
+    if (customer->bytes.has_value()) {
+      ByteShare& bytes = *customer->bytes;
+      if (customer->ready.empty() && bytes.recalls.empty()) continue;
+      bytes.port->Publish(&customer->ready, &bytes.recalls);
+      continue;
+    }
     customer->port->Publish(&customer->ready, customer->blocked_by_own_pins,
                             processed, customer->blocked_also);
   }

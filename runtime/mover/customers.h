@@ -28,7 +28,8 @@ struct Group {
   uint64_t id = 0;
   uint64_t tag = 0;
   std::vector<Want> wants;
-  std::vector<bool> held;  // per want, once admitted
+  std::vector<uint64_t> in_use;  // at a queue of bytes: pins that wait with it
+  std::vector<bool> held;        // per want, once admitted
   absl::Time deadline;
   int missing = 0;     // copies that are not whole yet, once admitted
   absl::Time at_head;  // when it became the head of its queue
@@ -40,15 +41,24 @@ struct Group {
   // Where the last write-back goes, or went, that it waited for.
   TierId drain = kNoTier;
   bool fetched = false;
+  bool tried_writes = false;  // those that failed, for its room
   absl::Status failure;
+};
+
+// What a queue of bytes has in place of a window.
+struct ByteShare {
+  int64_t window_bytes = 0;
+  std::shared_ptr<BytePort> port;
+  std::vector<uint64_t> recalls;  // until published
 };
 
 struct Customer {
   int64_t id = -1;
   ClientId client = kLocalClient;  // whose it is
   TierId tier = kDramTier;         // where its window is and its pins are given
-  Window* window = nullptr;
+  Window* window = nullptr;        // with the port, or else the share
   std::shared_ptr<QueuePort> port;
+  std::optional<ByteShare> bytes;
   std::map<uint64_t, Group> waiting;  // by id, which is first in first out
   std::set<std::pair<absl::Time, uint64_t>> deadlines;  // of those waiting
   int admitted = 0;                                     // of its groups
@@ -71,6 +81,7 @@ class Customers {
       : clock_(clock), ports_(ports), transcript_(transcript) {}
 
   Customer& Open(Window& window, ClientId client = kLocalClient);
+  Customer& OpenBytes(int64_t window_bytes, TierId tier, ClientId client);
   // Nothing more of it is served; it stays for its pins and for the fetches
   // that still end in it.
   void Close(Customer& customer);
@@ -82,6 +93,7 @@ class Customers {
   const std::vector<Customer*>& open() const { return open_; }
 
   void Push(Customer& customer, PushRequest request);
+  void PushBytes(Customer& customer, PushBytesRequest request);
   // The group is admitted, or failed.
   void EraseWaiting(Customer& customer, uint64_t group);
   // The wants of a group that is admitted, until it is ready or its queue
@@ -105,6 +117,9 @@ class Customers {
                                 const StepRequest& request);
 
  private:
+  Customer& Add(TierId tier, ClientId client);
+  void Add(Customer& customer, Group group);
+  static void EndReady(Customer& customer);
   void DropWaiting(Customer& customer);
 
   Clock& clock_;

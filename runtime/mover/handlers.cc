@@ -33,12 +33,27 @@ void Mover::Hear(Request& request) {
             core_.registrar.Unregister(std::move(asked), core_.inbox->posted());
           },
           [&](OpenRequest& asked) { closing ? refuse(asked) : Open(asked); },
+          [&](OpenBytesRequest& asked) {
+            closing ? refuse(asked) : core_.byte_admission.Open(asked);
+          },
           [&](CloseQueueRequest& asked) { CloseQueue(asked); },
           [&](PushRequest& asked) {
             Customer* const customer = core_.customers.FindOpen(asked.queue);
             if (customer == nullptr || closing) return;
             core_.customers.Push(*customer, std::move(asked));
           },
+          [&](PushBytesRequest& asked) {
+            Customer* const customer = core_.customers.FindOpen(asked.queue);
+            if (customer == nullptr || closing) return;
+            core_.customers.PushBytes(*customer, std::move(asked));
+          },
+          [&](JoinRequest& asked) {
+            Customer* const customer = core_.customers.FindOpen(asked.queue);
+            if (customer != nullptr)
+              core_.byte_admission.Join(*customer, asked);
+          },
+          [&](KeepRequest& asked) { core_.byte_pins.Keep(asked.token); },
+          [&](TouchRequest& asked) { core_.byte_admission.Touch(asked); },
           [&](EndPinRequest& asked) { EndPin(asked); },
           [&](StepRequest& asked) {
             if (closing) return refuse(asked);
@@ -95,7 +110,11 @@ void Mover::CloseQueue(const CloseQueueRequest& request) {
   if (customer == nullptr) return;
   core_.customers.Close(*customer);
   core_.admission.OnClosed(*customer);
-  core_.working.at(customer->tier).windows().Close(*customer->window);
+  if (customer->bytes.has_value()) {
+    core_.byte_admission.OnClosed(*customer);
+  } else {
+    core_.working.at(customer->tier).windows().Close(*customer->window);
+  }
   core_.customers.NoteIfEnded(*customer);
 }
 
@@ -108,6 +127,7 @@ void Mover::EndPin(const EndPinRequest& request) {
   --customer->held_pins;
   core_.customers.NoteIfEnded(*customer);
   Tensor& tensor = *ended->tensor;
+  core_.byte_admission.OnEnded(request.token, tensor, ended->tier);
   TierResidency& residency = core_.working.at(ended->tier);
   core_.working.OnUsed(tensor);
   if (ended->published) core_.working.DropBeside(tensor, ended->tier);

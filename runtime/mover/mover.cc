@@ -78,6 +78,10 @@ bool Mover::Serve(absl::Time now) {
     core_.admission.Admit(*customer, now, &turn_.errors);
     HearErrors();
   }
+  core_.byte_admission.Admit(
+      now, [this] { return core_.report().Holders(); }, &turn_.errors);
+  HearErrors();
+  core_.byte_admission.PassRecalls();
   const size_t failed = core_.write_back.failed();
   core_.write_back.Start(&turn_.errors);
   HearErrors();

@@ -24,6 +24,7 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   stats.late_completions = engine.late_completions;
   stats.paced_completions = engine.paced_completions;
   AddMemory(&stats);
+  AddBytes(&stats);
   stats.host.quarantined_bytes = parts_.links->quarantined_bytes();
   const Admission::Counts& counts = parts_.admission->counts();
   stats.demand_reads = counts.demand_reads;
@@ -45,6 +46,18 @@ void Report::AddMemory(Stats* stats) const {
   stats->host.peak_bytes = memory.peak_bytes;
   stats->window_bytes = first.windows().size_bytes();
   stats->resident_bytes = first.residents().size_bytes();
+}
+
+void Report::AddBytes(Stats* stats) const {
+  ByteQueueStats& bytes = stats->bytes;
+  for (const TierResidency* const each : parts_.working->memories()) {
+    bytes.promised_bytes += each->windows().promised_bytes();
+  }
+  bytes.recalls = parts_.byte_pins->counts().asked;
+  bytes.keeps = parts_.byte_pins->counts().kept;
+  bytes.groups_beyond = parts_.byte_admission->groups_beyond();
+  bytes.beyond_bytes = parts_.spill->used_bytes();
+  bytes.beyond_peak_bytes = parts_.spill->peak_bytes();
 }
 
 void Report::AddTiers(Stats* stats) const {

@@ -11,6 +11,7 @@
 #include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/admission.h"
+#include "runtime/mover/byte_admission.h"
 #include "runtime/mover/customers.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_placement.h"
@@ -28,10 +29,13 @@ struct ReportParts {
   const StagingRoom* staging = nullptr;
   const TensorTable* table = nullptr;
   const PinBook* pins = nullptr;
+  const BytePins* byte_pins = nullptr;
+  const SpillRoom* spill = nullptr;
   const Transfers* transfers = nullptr;
   const WritePlacement* placement = nullptr;
   const Customers* customers = nullptr;
   const Admission* admission = nullptr;
+  const ByteAdmission* byte_admission = nullptr;
 };
 
 class Report {
@@ -48,6 +52,7 @@ class Report {
   void AddTiers(Stats* stats) const;
   double BlockedSeconds(Edge edge) const;
   void AddMemory(Stats* stats) const;
+  void AddBytes(Stats* stats) const;
   void AddWorking(const TierResidency& residency, Stats* stats) const;
   // What moves between that tier and each memory.
   void AddLinks(const TierStats& far, TierId tier, Stats* stats) const;

@@ -18,6 +18,7 @@ bool MayCome(const Tensor& tensor, TierId to) {
 
 void Prefetcher::Propose(const Customer& customer) {
   if (!parts_.enabled || !customer.waiting.empty()) return;
+  if (customer.window == nullptr) return;
   TierResidency& residency = parts_.working->at(customer.tier);
   if (!residency.tier().Health().ok()) return;
   Window& window = *customer.window;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/io_fault.h"
 #include "base/status_macros.h"
+#include "runtime/residency/byte_room.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -116,8 +117,8 @@ void WindowOpener::Serve(absl::Time now,
 // comes down from a device for it may still do so in memory.
 void WindowOpener::HoldRoom() const {
   for (TierResidency* const each : parts_.working->all()) {
-    each->HoldRoom(!openings_.empty() &&
-                   openings_.front().wants() == each->id());
+    each->windows().HoldRoom(!openings_.empty() &&
+                             openings_.front().wants() == each->id());
   }
 }
 
@@ -134,7 +135,10 @@ bool WindowOpener::TryOpen(Opening& opening, bool* hope,
     HoldRoom();
   }
   Reservation range = MakeRoom(opening.tier, opening.bytes, hope, errors);
-  if (range.empty()) return false;
+  if (range.empty()) {
+    AskForPins(opening.tier, opening.bytes);
+    return false;
+  }
   Open(opening, std::move(range), slots);
   return true;
 }
@@ -150,7 +154,7 @@ bool WindowOpener::TryOpenForOne(Opening& opening, bool* hope,
   TierResidency& residency = parts_.working->at(opening.tier);
   if (tensor->at(opening.tier) != nullptr) {
     residency.Stay(*tensor);
-    residency.Touch(*tensor);
+    residency.residents().Touch(*tensor);
     Open(opening, {}, /*slots=*/0);
     return true;
   }
@@ -203,6 +207,14 @@ Reservation WindowOpener::MakeRoom(TierId tier, int64_t bytes, bool* hope,
     *hope = MayCome(tier, bytes, RoomAwaits::kPins);
     return range;
   }
+}
+
+void WindowOpener::AskForPins(TierId tier, int64_t bytes) const {
+  TierResidency& residency = parts_.working->at(tier);
+  if (!residency.residents().is_ranked()) return;
+  const int64_t free_bytes = FreeBytes(residency.tier());
+  ByteRoom(residency, *parts_.byte_pins)
+      .AskFor(free_bytes < bytes ? bytes - free_bytes : bytes);
 }
 
 bool WindowOpener::MayCome(TierId tier, int64_t bytes,

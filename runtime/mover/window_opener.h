@@ -16,6 +16,7 @@
 #include "runtime/messages/ports.h"
 #include "runtime/messages/requests.h"
 #include "runtime/mover/customers.h"
+#include "runtime/residency/byte_pins.h"
 #include "runtime/residency/queue_error.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
@@ -31,6 +32,7 @@ struct WindowOpenerParts {
   TracePlanner* planner = nullptr;
   const WorkingTiers* working = nullptr;
   StagingRoom* staging = nullptr;
+  BytePins* byte_pins = nullptr;  // asked for back where nothing else leaves
   WriteBack* write_back = nullptr;
   const Transfers* transfers = nullptr;
 };
@@ -76,6 +78,7 @@ class WindowOpener {
   // Empty: `hope` says whether more may come later.
   Reservation MakeRoom(TierId tier, int64_t bytes, bool* hope,
                        std::vector<QueueError>* errors);
+  void AskForPins(TierId tier, int64_t bytes) const;
   bool MayCome(TierId tier, int64_t bytes, RoomAwaits awaits) const;
   void HoldRoom() const;
   void RefuseOne(const Opening& opening, const std::string& holders) const;

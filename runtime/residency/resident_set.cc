@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "terrace/runtime.h"
 
 namespace terrace {
 
@@ -11,6 +12,7 @@ void ResidentSet::Add(Tensor& tensor, const Extent& room) {
   residents_.push_back({&tensor, room});
   size_bytes_ += room.size_bytes;
   policy_->OnResident(tensor.id);
+  if (is_ranked()) order_->OnUse(tensor);
 }
 
 void ResidentSet::Remove(const Tensor& tensor) {
@@ -25,18 +27,49 @@ void ResidentSet::Remove(const Tensor& tensor) {
   }
   residents_.pop_back();
   policy_->OnGone(tensor.id);
+  if (is_ranked()) order_->Forget(tensor);
+  aside_.erase(&tensor);
 }
 
 void ResidentSet::Touch(const Tensor& tensor) {
-  if (Has(tensor)) policy_->OnTouch(tensor.id);
+  const auto found = places_.find(&tensor);
+  if (found == places_.end()) return;
+  policy_->OnTouch(tensor.id);
+  if (!is_ranked() || IsLeaving(tensor) || aside_.contains(&tensor)) return;
+  order_->OnUse(*residents_[found->second].tensor);
+}
+
+void ResidentSet::Rank(const TracePlanner& planner) {
+  if (is_ranked()) return;
+  order_.emplace(planner, policy_->ranks_by_next_use());
+  for (const Resident& each : residents_) {
+    if (!IsLeaving(*each.tensor)) order_->OnUse(*each.tensor);
+  }
+}
+
+void ResidentSet::SetAside(const Tensor& tensor) {
+  if (!Has(tensor) || !aside_.insert(&tensor).second) return;
+  order_->SetAside(tensor);
+}
+
+void ResidentSet::PutBack(Tensor& tensor) {
+  if (aside_.erase(&tensor) == 0 || IsLeaving(tensor)) return;
+  order_->PutBack(tensor);
 }
 
 void ResidentSet::SetLeaving(const Tensor& tensor, bool leaving) {
   if (leaving) {
-    leaving_.insert(&tensor);
-  } else {
-    leaving_.erase(&tensor);
+    if (!leaving_.insert(&tensor).second) return;
+    leaving_bytes_ += ResidentBytes(tensor.spec.size_bytes);
+    if (is_ranked()) order_->SetAside(tensor);
+    return;
   }
+  if (leaving_.erase(&tensor) == 0) return;
+  leaving_bytes_ -= ResidentBytes(tensor.spec.size_bytes);
+  const auto found = places_.find(&tensor);
+  if (!is_ranked() || found == places_.end() || aside_.contains(&tensor))
+    return;
+  order_->PutBack(*residents_[found->second].tensor);
 }
 
 std::vector<TensorId> ResidentSet::PickVictims(

@@ -71,8 +71,8 @@ FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
     // The newcomer need not wait for the rest of the room: it may take a slot.
     if (found.room.empty() &&
         EvictSome(ResidentBytes(tensor.spec.size_bytes),
-                  planner_.NextUse(tensor.id), /*must=*/false, kEvictionSample,
-                  leaving)) {
+                  planner_.NextUse(KeyOf(tensor)), /*must=*/false,
+                  kEvictionSample, leaving)) {
       found.room = FindRoom(tensor);
     }
   }
@@ -90,7 +90,10 @@ FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
 }
 
 Reservation TierResidency::FindRoom(Tensor& tensor) {
-  if (hold_room_) return {};
+  return windows_.holds_room() ? Reservation() : TakeRoom(tensor);
+}
+
+Reservation TierResidency::TakeRoom(Tensor& tensor) {
   Reservation room = FindRange(ResidentBytes(tensor.spec.size_bytes));
   if (!room.empty()) residents_.Add(tensor, room.extent());
   return room;
@@ -101,7 +104,7 @@ bool TierResidency::EvictSome(int64_t bytes, int64_t newcomer_use, bool must,
   const std::vector<TensorId> victims = residents_.PickVictims(
       bytes, newcomer_use, must, sample,
       [this](const Tensor& tensor) { return MayLeave(tensor); },
-      [this](const Tensor& tensor) { return planner_.NextUse(tensor.id); });
+      [this](const Tensor& tensor) { return planner_.NextUse(KeyOf(tensor)); });
   const int64_t free_bytes = FreeBytes(tier_);
   for (const TensorId id : victims) {
     Tensor& victim = *table_.Find(id);
@@ -155,7 +158,7 @@ FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
     if (copy == nullptr) continue;  // placed a moment ago for the same group
     const bool is_free = IsFree(*owner, *copy);
     if (is_free && !IsNewerThanBelow(*owner, id_)) {
-      const int64_t use = planner_.NextUse(owner->id);
+      const int64_t use = planner_.NextUse(KeyOf(*owner));
       if (use > search.victim_use) {
         search.victim_use = use;
         search.victim = slot;
@@ -180,7 +183,7 @@ FoundPlace TierResidency::FindSlot(int64_t queue, Window& window,
     }
   }
   if (search.victim >= 0 &&
-      (!prefetch || search.victim_use > planner_.NextUse(tensor.id))) {
+      (!prefetch || search.victim_use > planner_.NextUse(KeyOf(tensor)))) {
     Tensor* const victim = window.owner(search.victim);
     Drop(*victim);
     return {

@@ -82,6 +82,8 @@ class TierResidency final {
   // Room outside the windows, if there is any: the tensor is a resident from
   // here on, until GiveBack or Drop.
   Reservation FindRoom(Tensor& tensor);
+  // The same while a window waits for room too.
+  Reservation TakeRoom(Tensor& tensor);
   // What FindPlace found is not used.
   void GiveBack(const Tensor& tensor, Reservation room);
   // For as long as places are sought for the others of its group.
@@ -99,7 +101,6 @@ class TierResidency final {
   bool Evict(Tensor& tensor);
   // It stays after all.
   void Stay(const Tensor& tensor) { residents_.SetLeaving(tensor, false); }
-  void Touch(const Tensor& tensor) { residents_.Touch(tensor); }
   // Null: outside all windows, or not here.
   const Window* WindowOf(const Tensor& tensor) const;
   // Goes down as soon as it is not used: in a window, or on its way out.
@@ -120,18 +121,18 @@ class TierResidency final {
   bool RangeMayCome(int64_t bytes, RoomAwaits awaits, bool late_fetches) const;
   // Those that are empty by now go.
   void CloseEmptyWindows();
-  // Nothing new becomes resident while a window waits for room.
-  void HoldRoom(bool hold) { hold_room_ = hold; }
+  // An idle copy whose contents are elsewhere or can be written there.
+  bool MayLeave(const Tensor& tensor) const;
 
   Tier& tier() const { return tier_; }
   TierId id() const { return id_; }
   Windows& windows() { return windows_; }
   const Windows& windows() const { return windows_; }
+  ResidentSet& residents() { return residents_; }
   const ResidentSet& residents() const { return residents_; }
   int64_t evictions() const { return evictions_; }
 
  private:
-  bool MayLeave(const Tensor& tensor) const;
   bool IsFree(const Tensor& tensor) const {
     const Copy* const copy = tensor.at(id_);
     return copy != nullptr && IsFree(tensor, *copy);
@@ -151,7 +152,6 @@ class TierResidency final {
   ResidentSet residents_;
   Windows windows_;
   std::vector<const Tensor*> kept_;  // few: a group's
-  bool hold_room_ = false;
   int64_t evictions_ = 0;
 };
 

@@ -58,6 +58,9 @@ class Window final : public Reserver {
 
   // Its queue is closed: it goes when the last slot is empty.
   bool closing() const { return closing_; }
+  // Its range is beside the tier's budget.
+  bool is_beyond() const { return is_beyond_; }
+  void SetBeyond() { is_beyond_ = true; }
   void Close() {
     closing_ = true;
     NoteChange();
@@ -88,6 +91,7 @@ class Window final : public Reserver {
   TensorId only_;
   std::vector<Window*>& changed_;
   bool closing_ = false;
+  bool is_beyond_ = false;
   bool is_changed_ = false;  // it stands in `changed_`
 };
 

@@ -15,6 +15,20 @@ Window* Windows::Open(Reservation range, int64_t stride, int slots,
   return window;
 }
 
+Reservation Windows::OpenBeyond(Reservation range, Tensor& tensor) {
+  const int64_t bytes = range.extent().size_bytes;
+  Window* const window =
+      windows_
+          .insert(std::make_unique<Window>(tier_, std::move(range), bytes,
+                                           /*slots=*/1, &changed_))
+          .first->get();
+  window->SetBeyond();
+  ++beyond_;
+  Reservation slot = window->Take(0, tensor, bytes);
+  window->Close();
+  return slot;
+}
+
 void Windows::Close(Window& window) {
   window.Close();
   open_.erase(&window);
@@ -29,14 +43,16 @@ void Windows::Sweep(absl::FunctionRef<void(const Window&)> leave) {
   for (Window* const window : std::exchange(changed_, {})) {
     leave(*window);
     window->ForgetChange();
-    if (window->empty()) windows_.erase(windows_.find(window));
+    if (!window->empty()) continue;
+    if (window->is_beyond()) --beyond_;
+    windows_.erase(windows_.find(window));
   }
 }
 
 bool Windows::AnyClosing(absl::FunctionRef<bool(const Window&)> is) const {
   if (!closing()) return false;
   for (const auto& window : windows_) {
-    if (window->closing() && is(*window)) return true;
+    if (window->closing() && !window->is_beyond() && is(*window)) return true;
   }
   return false;
 }
@@ -45,7 +61,8 @@ std::vector<Extent> Windows::ClosingRooms() const {
   std::vector<Extent> rooms;
   if (!closing()) return rooms;
   for (const auto& window : windows_) {
-    if (window->closing()) rooms.push_back(window->room());
+    if (!window->closing() || window->is_beyond()) continue;
+    rooms.push_back(window->room());
   }
   return rooms;
 }
@@ -58,12 +75,14 @@ void Windows::Disown(const Reservation& room, const absl::Status& why) {
 
 int64_t Windows::size_bytes() const {
   int64_t bytes = 0;
-  for (const auto& window : windows_) bytes += window->size_bytes();
+  for (const auto& window : windows_) {
+    if (!window->is_beyond()) bytes += window->size_bytes();
+  }
   return bytes;
 }
 
 int64_t Windows::open_bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = promised_bytes_;
   for (const Window* const window : open_) bytes += window->size_bytes();
   return bytes;
 }

@@ -21,6 +21,9 @@ class Windows {
   // All of `range`; stays where it is until it is closed and empty.
   Window* Open(Reservation range, int64_t stride, int slots,
                StagingRoom::Lease staging = {});
+  // A slot for the tensor's copy, which is all of `range`, beside the budget.
+  // It is no queue's, so that it goes as soon as it is empty.
+  Reservation OpenBeyond(Reservation range, Tensor& tensor);
   void Close(Window& window);
   // A pin, or a transfer, of a copy there has ended; null: outside them all.
   void OnUsed(const Window* window);
@@ -39,12 +42,21 @@ class Windows {
     return !keeps_room_for_one_ || window.slots() == 0;
   }
 
+  // Nothing new becomes resident while another window waits for room.
+  void HoldRoom(bool hold) { holds_room_ = hold; }
+  bool holds_room() const { return holds_room_; }
+
   // Some wait for their slots.
-  bool closing() const { return open_.size() < windows_.size(); }
+  bool closing() const { return open_.size() + beyond_ < windows_.size(); }
   bool AnyClosing(absl::FunctionRef<bool(const Window&)> is) const;
   std::vector<Extent> ClosingRooms() const;
   int64_t size_bytes() const;
-  int64_t open_bytes() const;  // of those not closed
+  int64_t open_bytes() const;  // of those not closed, and what is promised
+
+  // To a queue of bytes, which has no range of its own.
+  void Promise(int64_t bytes) { promised_bytes_ += bytes; }
+  void EndPromise(int64_t bytes) { promised_bytes_ -= bytes; }
+  int64_t promised_bytes() const { return promised_bytes_; }
 
  private:
   const TierId tier_;
@@ -53,6 +65,9 @@ class Windows {
   // Of these, few: those closed may be many, each for one pin.
   absl::flat_hash_set<const Window*> open_;
   bool keeps_room_for_one_ = false;
+  bool holds_room_ = false;
+  size_t beyond_ = 0;
+  int64_t promised_bytes_ = 0;
 };
 
 }  // namespace terrace

@@ -122,6 +122,12 @@ class Tensor : public Copies {
 
 absl::Status CheckInvariants(const Tensor& tensor);
 
+// By which the order of uses knows it (prefetch/access_trace.h).
+inline TensorId KeyOf(const Tensor& tensor) {
+  const int64_t number = tensor.spec.step_number;
+  return number < 0 ? tensor.id : TensorId{-2 - number};
+}
+
 // Of what is whole below; 0: nothing.
 inline uint64_t GenerationBelow(const Tensor& tensor) {
   const Copy* const below = tensor.resting();

@@ -111,6 +111,21 @@ TEST_F(MergedOrder, StepsOfSeveralQueuesAreOneStep) {
   EXPECT_EQ(planner_.NextUse(kB), 410);
 }
 
+TEST_F(MergedOrder, APositionGrowsUntilAnotherOrderBegins) {
+  Step(400);
+  planner_.BeginStep(1);
+  const uint64_t order = planner_.order();
+  EXPECT_EQ(planner_.position(), 0);
+  const int64_t b_at = planner_.position() + planner_.NextUse(kB);
+  planner_.OnUse(kA, 10);
+  EXPECT_EQ(planner_.position(), 10);
+  EXPECT_EQ(planner_.position() + planner_.NextUse(kB), b_at);
+  EXPECT_EQ(planner_.order(), order);
+  planner_.BeginStep(1);
+  EXPECT_NE(planner_.order(), order);
+  EXPECT_EQ(planner_.position(), 0);
+}
+
 TEST_F(MergedOrder, AQueueThatIsClosedBeginsNoStepForTheOthers) {
   planner_.BeginStep(2);
   planner_.OnUse(kA, 10);

@@ -131,6 +131,10 @@ TEST_F(IntakeTest, SizesAreLookedAt) {
   ExpectRefused(RegisterRequest{.specs = {{.name = "a", .size_bytes = 1},
                                           {.name = "b", .size_bytes = -1}}},
                 "tensor 'b' of -1 bytes");
+  ExpectRefused(
+      RegisterRequest{
+          .specs = {{.name = "a", .size_bytes = 1, .step_number = -2}}},
+      "with number -2 in its step");
   ExpectRefused(RegisterRequest{.specs = {{.name = std::string(65'537, 'n'),
                                            .size_bytes = 1}}},
                 "a tensor's name of 65537 bytes: 'nnnn");
@@ -165,6 +169,61 @@ TEST_F(IntakeTest, AValueThatItsTypeHasNotIsRefused) {
       "a step's change 3: there is none");
   ExpectRefused(EndPinRequest{TokensOf(kClient) | 1, static_cast<PinEnd>(9)},
                 "a pin's end 9: there is none");
+}
+
+// A queue of bytes beside the one with slots.
+class IntakeOfBytes : public IntakeTest {
+ protected:
+  IntakeOfBytes() { intake_.OnOpenedBytes(10); }
+  PushBytesRequest BytesOf(const std::vector<int64_t>& tensors) const {
+    PushBytesRequest push{.queue = 10, .deadline = absl::InfiniteFuture()};
+    for (const int64_t id : tensors) push.wants.push_back({TensorId{id}});
+    return push;
+  }
+};
+
+TEST_F(IntakeOfBytes, HoldsAnySizeAndNoTensorTwice) {
+  EXPECT_TRUE(intake_.Post(BytesOf({0, 1, 2})).ok());
+  EXPECT_EQ(Posted<PushBytesRequest>().wants.size(), 3u);
+  EXPECT_EQ(intake_.Post(BytesOf({2, 2})),
+            absl::InvalidArgumentError("tensor 2 twice in one group"));
+  EXPECT_EQ(intake_.Post(BytesOf({7})),
+            absl::InvalidArgumentError("no tensor 7"));
+  EXPECT_TRUE(absl::IsInvalidArgument(intake_.Post(BytesOf({}))));
+}
+
+TEST_F(IntakeOfBytes, AQueueTakesItsOwnKindOfGroupAlone) {
+  ExpectRefused(PushOf({0}, 10), "queue 10 is one of bytes");
+  PushBytesRequest push = BytesOf({0});
+  push.queue = 9;
+  ExpectRefused(push, "queue 9 has slots");
+  ExpectRefused(TouchRequest{.queue = 9}, "queue 9 has slots");
+  ExpectRefused(JoinRequest{.queue = 9}, "queue 9 has slots");
+  ExpectRefused(JoinRequest{.queue = 8}, "no queue 8");
+  ExpectRefused(OpenBytesRequest{.window_bytes = 0}, "a window of 0 bytes");
+}
+
+TEST_F(IntakeOfBytes, AnotherClientsPinIsNeitherKeptNorInUse) {
+  const uint64_t others = TokensOf(kClient + 1) | 5;
+  ExpectRefused(KeepRequest{others}, "is of client 4, and this is client 3");
+  PushBytesRequest push = BytesOf({0});
+  push.in_use = {TokensOf(kClient) | 4, others};
+  ExpectRefused(push, "is of client 4, and this is client 3");
+  ExpectRefused(JoinRequest{.queue = 10, .in_use = {others}},
+                "is of client 4, and this is client 3");
+  EXPECT_TRUE(intake_.Post(KeepRequest{TokensOf(kClient) | 5}).ok());
+}
+
+TEST_F(IntakeOfBytes, ATouchTakesThePlaceOfOneThatWasNotRead) {
+  TouchRequest touch{.queue = 10, .tensors = {TensorId{0}}};
+  EXPECT_TRUE(intake_.Post(touch).ok());
+  touch.tensors = {TensorId{2}, TensorId{50}, TensorId{1}};
+  EXPECT_TRUE(intake_.Post(touch).ok());
+  EXPECT_EQ(inbox_->posted(), 1u);
+  EXPECT_THAT(Posted<TouchRequest>().tensors,
+              ElementsAre(TensorId{2}, TensorId{1}));
+  EXPECT_TRUE(intake_.Post(touch).ok());  // that one was read
+  EXPECT_EQ(inbox_->posted(), 2u);
 }
 
 TEST_F(IntakeTest, AHintMayNameWhatHasGone) {

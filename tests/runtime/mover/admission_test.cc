@@ -307,10 +307,10 @@ TEST_F(NarrowAdmitTest, RoomThatWasFoundForAGroupThatWaitsIsGivenBack) {
   Tensor& c = AddResting("c");
   Tensor& d = AddResting("d");
   Customer& customer = core_.Open(kPage, 2);
-  core_.residency.HoldRoom(true);  // the first two have slots
+  core_.residency.windows().HoldRoom(true);  // the first two have slots
   Push(customer, {Overwrite(a), Overwrite(b)});
   Admit(customer);
-  core_.residency.HoldRoom(false);
+  core_.residency.windows().HoldRoom(false);
   Push(customer, {Read(c), Read(d)});
   Admit(customer);
   EXPECT_TRUE(customer.blocked_by_own_pins);

@@ -266,12 +266,12 @@ TEST_F(BlockedByResidentTest, RoomThatAWriteBackMakesIsWaitedForThere) {
   for (Tensor* const each : {&c_, &resident_}) {
     core_.planner.OnAccess(customer_.id, each->id);
   }
-  core_.planner.BeginStep(customer_.id);  // c is needed first
-  core_.residency.HoldRoom(true);         // the window's slots are taken
+  core_.planner.BeginStep(customer_.id);     // c is needed first
+  core_.residency.windows().HoldRoom(true);  // the window's slots are taken
   Push(customer_, {Read(a_), Read(b_)});
   Admit(customer_);
   Hear(core_.Settle());
-  core_.residency.HoldRoom(false);
+  core_.residency.windows().HoldRoom(false);
   core_.Write(resident_);
   Push(other_, {Read(a_), Read(b_)});
   Admit(other_);

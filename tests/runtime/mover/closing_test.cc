@@ -40,6 +40,7 @@ class ClosingTest : public testing::Test {
                     .transfers = &core_.transfers,
                     .resting = &core_.resting,
                     .working = &core_.working,
+                    .spill = &core_.spill,
                     .inbox = core_.inbox.get(),
                     .ports = &core_.ports}};
 };

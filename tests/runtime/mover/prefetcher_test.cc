@@ -151,7 +151,7 @@ TEST_F(PrefetcherTest, AHintGoesOutsideTheWindows) {
 TEST_F(PrefetcherTest, AHintDisplacesNobody) {
   core_.Fetch(a_);
   core_.transcript.clear();
-  core_.residency.HoldRoom(true);
+  core_.residency.windows().HoldRoom(true);
   const TensorId hint[] = {a_.id, b_.id};
   Hint(hint);
   EXPECT_THAT(Begun(), IsEmpty());

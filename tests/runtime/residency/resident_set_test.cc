@@ -24,6 +24,7 @@ struct PolicyLog {
 
 class LoggingPolicy final : public EvictionPolicy {
  public:
+  bool ranks_by_next_use() const override { return false; }
   explicit LoggingPolicy(PolicyLog& log) : log_(log) {}
   void OnResident(TensorId tensor) override { Note("+", tensor); }
   void OnTouch(TensorId tensor) override { Note("!", tensor); }

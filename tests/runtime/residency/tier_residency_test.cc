@@ -134,10 +134,10 @@ TEST_F(TierResidencyTest, TheOthersOfAGroupAreKept) {
 
 TEST_F(TierResidencyTest, NothingBecomesResidentWhileAWindowWaits) {
   Tensor& a = core_.Add("a");
-  residency_.HoldRoom(true);
+  residency_.windows().HoldRoom(true);
   EXPECT_TRUE(residency_.FindRoom(a).empty());
   EXPECT_EQ(FindPlace(a).room.from(), &window_);
-  residency_.HoldRoom(false);
+  residency_.windows().HoldRoom(false);
   EXPECT_FALSE(residency_.FindRoom(a).empty());
 }
 

@@ -1,0 +1,295 @@
+#include "runtime/mover/byte_admission.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/io_fault.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+
+absl::Status ByteAdmission::CheckOpen(const OpenBytesRequest& request,
+                                      const TierResidency& residency) const {
+  if (!IsMemory(residency.id())) {
+    return absl::UnimplementedError(
+        absl::StrCat("a queue of bytes at '", request.tier,
+                     "': they work in memory, not on a device"));
+  }
+  const int64_t others = residency.windows().open_bytes();
+  const int64_t budget = residency.tier().usage().capacity_bytes;
+  if (request.window_bytes <= budget - others) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "a window of ", request.window_bytes, " bytes: other windows take ",
+      others, " bytes, and the budget is ", budget));
+}
+
+void ByteAdmission::Open(const OpenBytesRequest& request) {
+  const absl::StatusOr<TierResidency*> named =
+      parts_.working->Named(request.tier);
+  absl::Status wrong =
+      named.ok() ? CheckOpen(request, **named) : named.status();
+  if (!wrong.ok()) {
+    parts_.ports->Deliver(request.id, std::move(wrong));
+    return;
+  }
+  TierResidency& residency = **named;
+  parts_.planner->Merge();
+  residency.residents().Rank(*parts_.planner);
+  residency.windows().KeepRoomForOne();
+  residency.windows().Promise(request.window_bytes);
+  const Customer& customer = parts_.customers->OpenBytes(
+      request.window_bytes, residency.id(), request.id.client);
+  parts_.planner->Open(customer.id);
+  parts_.pins->Open(customer.id);
+  parts_.ports->Deliver(request.id, OpenedQueue{customer.id, customer.tier});
+}
+
+void ByteAdmission::OnClosed(const Customer& customer) {
+  parts_.pins->Close(customer.id);
+  parts_.working->at(customer.tier)
+      .windows()
+      .EndPromise(customer.bytes->window_bytes);
+}
+
+// The group may have been answered by now.
+void ByteAdmission::Join(Customer& customer, const JoinRequest& request) {
+  for (auto& [id, group] : customer.waiting) {
+    if (group.tag != request.tag) continue;
+    group.in_use.insert(group.in_use.end(), request.in_use.begin(),
+                        request.in_use.end());
+  }
+}
+
+bool ByteAdmission::NoteUse(const Tensor& tensor) {
+  return parts_.planner->OnUse(KeyOf(tensor),
+                               ResidentBytes(tensor.spec.size_bytes));
+}
+
+void ByteAdmission::Touch(const TouchRequest& request) {
+  const Customer* const customer = parts_.customers->FindOpen(request.queue);
+  if (customer == nullptr) return;
+  TierResidency& residency = parts_.working->at(customer->tier);
+  for (const TensorId id : request.tensors) {
+    const Tensor* const tensor = parts_.table->Find(id);
+    if (tensor == nullptr) continue;
+    NoteUse(*tensor);
+    residency.residents().Touch(*tensor);
+  }
+}
+
+void ByteAdmission::OnEnded(uint64_t token, Tensor& tensor, TierId tier) {
+  if (!parts_.pins->OnEnded(token)) return;
+  parts_.working->at(tier).residents().PutBack(tensor);
+}
+
+void ByteAdmission::PassRecalls() {
+  for (const RecalledPin& each : parts_.pins->TakeAsked()) {
+    Customer* const customer = parts_.customers->FindOpen(each.queue);
+    if (customer == nullptr) continue;
+    customer->bytes->recalls.push_back(each.token);
+  }
+}
+
+void ByteAdmission::Admit(absl::Time now,
+                          const std::function<std::string()>& holders,
+                          std::vector<QueueError>* errors) {
+  bool again = true;
+  while (again) {
+    const Waiting waiting = AllWaiting();
+    again = false;
+    if (waiting.empty()) return;
+    for (TierResidency* const each : parts_.working->memories()) {
+      again |= AdmitAt(*each, waiting, now, holders, errors);
+    }
+  }
+}
+
+ByteAdmission::Waiting ByteAdmission::AllWaiting() const {
+  Waiting waiting;
+  for (Customer* const customer : parts_.customers->open()) {
+    if (!customer->bytes.has_value()) continue;
+    for (const auto& [id, group] : customer->waiting) waiting[id] = customer;
+  }
+  return waiting;
+}
+
+bool ByteAdmission::AdmitAt(TierResidency& residency, const Waiting& waiting,
+                            absl::Time now,
+                            const std::function<std::string()>& holders,
+                            std::vector<QueueError>* errors) {
+  Round round{.room = ByteRoom(residency, *parts_.pins)};
+  for (const auto& [id, customer] : waiting) {
+    if (customer->tier != residency.id()) continue;
+    for (const uint64_t token : customer->waiting.at(id).in_use) {
+      round.room.AddWaiting(token);
+    }
+  }
+  for (const auto& [id, customer] : waiting) {
+    if (customer->tier != residency.id()) continue;
+    Group& group = customer->waiting.at(id);
+    if (!group.headed) {
+      group.headed = true;
+      group.at_head = now;
+      NoteUses(group);
+    }
+    if (TryAdmit(*customer, group, round, now, errors)) {
+      parts_.customers->EraseWaiting(*customer, id);
+    }
+  }
+  return ServeStuck(round, now, holders, errors);
+}
+
+void ByteAdmission::NoteUses(Group& group) {
+  group.io_class = IoClass::kForeseen;
+  for (const Want& want : group.wants) {
+    const Tensor* const tensor = parts_.table->Find(want.tensor);
+    const bool is_foreseen = tensor != nullptr && NoteUse(*tensor);
+    if (!is_foreseen) group.io_class = IoClass::kDemand;
+  }
+}
+
+bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
+                             absl::Time now, std::vector<QueueError>* errors) {
+  const bool uses_pins = !group.in_use.empty();
+  const auto is_claimed = [&round](const Want& want) {
+    return round.claimed.contains(want.tensor.value);
+  };
+  if (!uses_pins &&
+      std::any_of(group.wants.begin(), group.wants.end(), is_claimed)) {
+    return false;
+  }
+  Admission::Tensors tensors;
+  const Admission::Turn turn =
+      parts_.admission->Look(customer, group, &tensors, errors);
+  if (turn == Admission::Turn::kFailed) return true;
+  if (turn == Admission::Turn::kLater) {
+    for (const Want& want : group.wants) {
+      round.claimed.insert(want.tensor.value);
+    }
+    return false;
+  }
+  TierResidency& residency = round.room.residency();
+  const bool is_here = std::all_of(
+      tensors.begin(), tensors.end(),
+      [&](const Tensor* each) { return each->at(residency.id()) != nullptr; });
+  // A window that opens is waited for, but not with pins in use.
+  if (!is_here && residency.windows().holds_room() && !uses_pins) return false;
+  ByteRoom::Rooms rooms;
+  std::vector<Tensor*> leaving;
+  for (Tensor* const tensor : tensors) parts_.working->Keep(*tensor);
+  const bool asks = uses_pins || round.oldest.customer == nullptr;
+  const bool found = round.room.Find(tensors, asks, &rooms, &leaving);
+  parts_.write_back->StartLeaving(&leaving, errors);
+  parts_.working->EndKeep();
+  if (found) {
+    round.admitted = true;
+    parts_.admission->Begin(customer, group, tensors, &rooms, now);
+    return true;
+  }
+  group.waited_for_write |= residency.residents().leaving() > 0;
+  const Lacking lacking = {&customer, group.id};
+  if (round.oldest.customer == nullptr) round.oldest = lacking;
+  if (uses_pins && round.oldest_with_pins.customer == nullptr) {
+    round.oldest_with_pins = lacking;
+  }
+  return false;
+}
+
+// What is admitted will end, and so will what moves and what computes.
+bool ByteAdmission::IsStuck(const Round& round,
+                            absl::Span<Tensor* const> tensors) const {
+  if (round.room.comes() || !round.room.AllWaitBut(tensors)) return false;
+  const TierResidency& residency = round.room.residency();
+  for (const Customer* const each : parts_.customers->open()) {
+    if (each->tier == residency.id() && each->admitted > 0) return false;
+  }
+  int64_t bytes = 0;
+  for (const Tensor* const tensor : tensors) {
+    bytes += ResidentBytes(tensor->spec.size_bytes);
+  }
+  return !residency.RangeMayCome(bytes, RoomAwaits::kNoPins,
+                                 /*late_fetches=*/false);
+}
+
+bool ByteAdmission::ServeStuck(Round& round, absl::Time now,
+                               const std::function<std::string()>& holders,
+                               std::vector<QueueError>* errors) {
+  const Lacking& chosen = round.oldest_with_pins.customer != nullptr
+                              ? round.oldest_with_pins
+                              : round.oldest;
+  if (chosen.customer == nullptr || round.admitted) return false;
+  Customer& customer = *chosen.customer;
+  Group& group = customer.waiting.at(chosen.group);
+  Admission::Tensors tensors;
+  // What it wants may have begun to leave for a later group.
+  const Admission::Turn turn =
+      parts_.admission->Look(customer, group, &tensors, errors);
+  if (turn == Admission::Turn::kFailed) {
+    parts_.customers->EraseWaiting(customer, chosen.group);
+  }
+  if (turn != Admission::Turn::kNow) return turn == Admission::Turn::kFailed;
+  if (!IsStuck(round, tensors)) return false;
+  // What could not be written back is tried once more for it.
+  if (!group.tried_writes && parts_.write_back->failed() > 0) {
+    group.tried_writes = true;
+    parts_.write_back->RetryFailed();
+    return true;
+  }
+  ByteRoom::Rooms rooms;
+  const absl::Status found =
+      FindBeyond(round.room.residency(), tensors, &rooms);
+  if (found.ok()) {
+    ++groups_beyond_;
+    parts_.admission->Begin(customer, group, tensors, &rooms, now);
+  } else {
+    parts_.customers->Fail(
+        customer, group,
+        Reworded(found, absl::StrCat(absl::string_view(found.message()),
+                                     "; held: ", holders())));
+  }
+  parts_.customers->EraseWaiting(customer, chosen.group);
+  return !found.ok();
+}
+
+absl::Status ByteAdmission::FindBeyond(TierResidency& residency,
+                                       absl::Span<Tensor* const> tensors,
+                                       ByteRoom::Rooms* rooms) const {
+  rooms->resize(tensors.size());
+  absl::Status refused = parts_.write_back->Unwritten();
+  if (!refused.ok()) {
+    refused = Reworded(refused, absl::StatusCode::kResourceExhausted,
+                       absl::StrCat("the budget is full",
+                                    absl::string_view(refused.message())));
+  }
+  for (size_t i = 0; i < tensors.size() && refused.ok(); ++i) {
+    Tensor& tensor = *tensors[i];
+    if (tensor.at(residency.id()) != nullptr) continue;
+    (*rooms)[i] = residency.TakeRoom(tensor);
+    if (!(*rooms)[i].empty()) continue;
+    const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
+    if (tensor.resting() == nullptr || residency.id() != kDramTier) {
+      refused = absl::ResourceExhaustedError(absl::StrCat(
+          "tensor '", tensor.spec.name, "' of ", tensor.spec.size_bytes,
+          " bytes: the budget of ", residency.tier().usage().capacity_bytes,
+          " is full, and what is beyond it ",
+          tensor.resting() == nullptr ? "has no path to write to"
+                                      : "is beside the first memory alone"));
+      break;
+    }
+    absl::StatusOr<Reservation> range = parts_.spill->Allocate(bytes);
+    if (!range.ok()) {
+      refused = range.status();
+      break;
+    }
+    (*rooms)[i] = residency.windows().OpenBeyond(*std::move(range), tensor);
+  }
+  if (refused.ok()) return refused;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Reservation& room = (*rooms)[i];
+    if (!room.empty()) residency.GiveBack(*tensors[i], std::move(room));
+  }
+  return refused;
+}
+
+}  // namespace terrace

@@ -1,0 +1,110 @@
+// Which groups of queues of bytes are served: any of them that can be had, in
+// the order in which they came. One that finds no room holds up no other; the
+// first of these, and those whose askers use pins, ask for idle pins back. A
+// group that is to write a tensor keeps later groups from it, unless these use
+// pins.
+//
+// Where nothing leaves and all pins belong to holders that wait, no room will
+// come: the oldest group whose asker uses pins is had beyond the budget, or the
+// oldest of all where none does. Mover only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "prefetch/trace_planner.h"
+#include "runtime/messages/ports.h"
+#include "runtime/messages/requests.h"
+#include "runtime/mover/admission.h"
+#include "runtime/mover/customers.h"
+#include "runtime/residency/byte_pins.h"
+#include "runtime/residency/byte_room.h"
+#include "runtime/residency/queue_error.h"
+#include "runtime/residency/working_tiers.h"
+#include "runtime/residency/write_back.h"
+#include "runtime/tensor/tensor_table.h"
+#include "tiers/memory/spill_room.h"
+
+namespace terrace {
+
+// All outlive the admission.
+struct ByteAdmissionParts {
+  const Ports* ports = nullptr;
+  Customers* customers = nullptr;
+  const TensorTable* table = nullptr;
+  TracePlanner* planner = nullptr;
+  const WorkingTiers* working = nullptr;
+  WriteBack* write_back = nullptr;
+  BytePins* pins = nullptr;
+  SpillRoom* spill = nullptr;  // of the first memory
+  Admission* admission = nullptr;
+};
+
+class ByteAdmission {
+ public:
+  explicit ByteAdmission(const ByteAdmissionParts& parts) : parts_(parts) {}
+
+  // Answers at once.
+  void Open(const OpenBytesRequest& request);
+  void OnClosed(const Customer& customer);
+  void Join(Customer& customer, const JoinRequest& request);
+  void Touch(const TouchRequest& request);
+  // A granted pin has ended.
+  void OnEnded(uint64_t token, Tensor& tensor, TierId tier);
+
+  // All that can be had now. `holders` says who has the rest.
+  void Admit(absl::Time now, const std::function<std::string()>& holders,
+             std::vector<QueueError>* errors);
+  // Hands over which pins are asked for back.
+  void PassRecalls();
+
+  int64_t groups_beyond() const { return groups_beyond_; }
+
+ private:
+  // Groups by number, which is by age.
+  using Waiting = std::map<uint64_t, Customer*>;
+  struct Lacking {
+    Customer* customer = nullptr;
+    uint64_t group = 0;
+  };
+  // One look at all groups of a tier.
+  struct Round {
+    ByteRoom room;
+    absl::flat_hash_set<int64_t> claimed;  // tensors of groups that wait
+    Lacking oldest;                        // of those that find no room
+    Lacking oldest_with_pins;
+    bool admitted = false;
+  };
+
+  absl::Status CheckOpen(const OpenBytesRequest& request,
+                         const TierResidency& residency) const;
+  bool NoteUse(const Tensor& tensor);
+  void NoteUses(Group& group);
+  Waiting AllWaiting() const;
+  // True: what it was about has changed, so that all are to be looked at again.
+  bool AdmitAt(TierResidency& residency, const Waiting& waiting, absl::Time now,
+               const std::function<std::string()>& holders,
+               std::vector<QueueError>* errors);
+  // True: the group was admitted, or has failed.
+  bool TryAdmit(Customer& customer, Group& group, Round& round, absl::Time now,
+                std::vector<QueueError>* errors);
+  bool IsStuck(const Round& round, absl::Span<Tensor* const> tensors) const;
+  bool ServeStuck(Round& round, absl::Time now,
+                  const std::function<std::string()>& holders,
+                  std::vector<QueueError>* errors);
+  // Room for a group's tensors, beside the budget where there is none in it.
+  absl::Status FindBeyond(TierResidency& residency,
+                          absl::Span<Tensor* const> tensors,
+                          ByteRoom::Rooms* rooms) const;
+
+  const ByteAdmissionParts parts_;
+  int64_t groups_beyond_ = 0;
+};
+
+}  // namespace terrace

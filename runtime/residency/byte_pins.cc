@@ -1,0 +1,128 @@
+#include "runtime/residency/byte_pins.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "terrace/runtime.h"
+
+namespace terrace {
+
+void BytePins::Close(int64_t queue) {
+  open_.erase(queue);
+  for (const auto& [token, pin] : pins_) {
+    if (pin.queue != queue || !pin.asked) continue;
+    Pins& pins = tensors_.at(pin.tensor);
+    if (pins.comes == pin.tier) SetComes(*pin.tensor, pins, kNoTier);
+  }
+}
+
+void BytePins::OnGranted(uint64_t token, Tensor& tensor, TierId tier,
+                         int64_t queue) {
+  Pins& pins = tensors_[&tensor];
+  // A new holder uses it.
+  SetComes(tensor, pins, kNoTier);
+  if (CountAt(pins, tier) == 0) ++sums_[tier].pinned;
+  pins.tokens.push_back(token);
+  pins_[token] = {&tensor, tier, queue};
+}
+
+bool BytePins::OnEnded(uint64_t token) {
+  const auto found = pins_.find(token);
+  if (found == pins_.end()) return false;
+  const Pin pin = found->second;
+  pins_.erase(found);
+  const auto of = tensors_.find(pin.tensor);
+  Pins& pins = of->second;
+  pins.tokens.erase(std::find(pins.tokens.begin(), pins.tokens.end(), token));
+  const bool is_last = CountAt(pins, pin.tier) == 0;
+  if (is_last) {
+    --sums_[pin.tier].pinned;
+    if (pins.comes == pin.tier) SetComes(*pin.tensor, pins, kNoTier);
+  }
+  const bool none_asked =
+      std::none_of(pins.tokens.begin(), pins.tokens.end(),
+                   [this](uint64_t each) { return pins_.at(each).asked; });
+  if (pins.tokens.empty()) tensors_.erase(of);
+  return is_last || none_asked;
+}
+
+const Tensor* BytePins::Keep(uint64_t token) {
+  const auto found = pins_.find(token);
+  if (found == pins_.end()) return nullptr;
+  Pin& pin = found->second;
+  if (!pin.asked || pin.kept) return nullptr;
+  pin.kept = true;
+  ++counts_.kept;
+  Pins& pins = tensors_.at(pin.tensor);
+  if (pins.comes == pin.tier) SetComes(*pin.tensor, pins, kNoTier);
+  return pin.tensor;
+}
+
+bool BytePins::MayAsk(const Tensor& tensor, TierId tier, int32_t pins) const {
+  const auto found = tensors_.find(&tensor);
+  if (found == tensors_.end()) return false;
+  int32_t may = 0;
+  for (const uint64_t token : found->second.tokens) {
+    const Pin& pin = pins_.at(token);
+    if (pin.tier == tier && !pin.asked && open_.contains(pin.queue)) ++may;
+  }
+  return may == pins;
+}
+
+void BytePins::AskForRoom(const Tensor& tensor, TierId tier) {
+  Pins& pins = tensors_.at(&tensor);
+  for (const uint64_t token : pins.tokens) {
+    if (pins_.at(token).tier == tier) Ask(token);
+  }
+  SetComes(tensor, pins, tier);
+}
+
+void BytePins::AskForAccess(const Tensor& tensor) {
+  const auto found = tensors_.find(&tensor);
+  if (found == tensors_.end()) return;
+  for (const uint64_t token : found->second.tokens) Ask(token);
+}
+
+void BytePins::Ask(uint64_t token) {
+  Pin& pin = pins_.at(token);
+  if (pin.asked || !open_.contains(pin.queue)) return;
+  pin.asked = true;
+  ++counts_.asked;
+  asked_.push_back({pin.queue, token});
+}
+
+std::vector<RecalledPin> BytePins::TakeAsked() {
+  return std::exchange(asked_, {});
+}
+
+const Tensor* BytePins::TensorOf(uint64_t token, TierId tier) const {
+  const auto found = pins_.find(token);
+  if (found == pins_.end() || found->second.tier != tier) return nullptr;
+  return found->second.tensor;
+}
+
+bool BytePins::IsPinned(const Tensor& tensor, TierId tier) const {
+  const auto found = tensors_.find(&tensor);
+  return found != tensors_.end() && CountAt(found->second, tier) > 0;
+}
+
+void BytePins::SetComes(const Tensor& tensor, Pins& pins, TierId tier) {
+  const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
+  if (pins.comes != kNoTier) sums_[pins.comes].coming_bytes -= bytes;
+  pins.comes = tier;
+  if (tier != kNoTier) sums_[tier].coming_bytes += bytes;
+}
+
+const BytePins::Sums& BytePins::At(TierId tier) const {
+  static constexpr Sums kNone;
+  const auto found = sums_.find(tier);
+  return found == sums_.end() ? kNone : found->second;
+}
+
+int BytePins::CountAt(const Pins& pins, TierId tier) const {
+  return static_cast<int>(std::count_if(
+      pins.tokens.begin(), pins.tokens.end(),
+      [&](uint64_t token) { return pins_.at(token).tier == tier; }));
+}
+
+}  // namespace terrace

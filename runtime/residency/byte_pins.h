@@ -1,0 +1,105 @@
+// The pins that queues of bytes have: which of them are asked for back, and
+// which room comes of it.
+//
+//   granted --Ask--> asked --EndPin--> ended
+//                      | Keep                its holder uses it, and ends it
+//                      v                     when that is over
+//                     kept ---EndPin--> ended
+//
+// Each pin is asked for back once at most, and each that was asked for ends
+// once. The room of a tensor comes once all its pins are asked for and none is
+// kept; until then it counts as coming, so that no more is asked for than is
+// needed. Mover only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
+#include "runtime/tensor/tensor_life.h"
+#include "tiers/reservation.h"
+
+namespace terrace {
+
+// What a queue of bytes is asked for.
+struct RecalledPin {
+  int64_t queue = -1;
+  uint64_t token = 0;
+};
+
+class BytePins {
+ public:
+  // A queue that answers; from Close on it does not, though its pins stay: they
+  // count as kept where they were asked for.
+  void Open(int64_t queue) { open_.insert(queue); }
+  void Close(int64_t queue);
+
+  void OnGranted(uint64_t token, Tensor& tensor, TierId tier, int64_t queue);
+  // Nothing, for a token of no such pin. True: the tensor has no pin of bytes
+  // on that tier any more, or none that was asked for.
+  bool OnEnded(uint64_t token);
+  // The holder uses it. Null, and nothing changes: it was not asked for, has
+  // answered, or has ended. Else the tensor whose room does not come for now.
+  const Tensor* Keep(uint64_t token);
+
+  // Whether all that pin its copy there are pins of queues that answer, and
+  // none was asked for yet. `pins`: of the copy.
+  bool MayAsk(const Tensor& tensor, TierId tier, int32_t pins) const;
+  // One that was just granted: it ends with its use.
+  void Ask(uint64_t token);
+  // All of its pins there, for its room.
+  void AskForRoom(const Tensor& tensor, TierId tier);
+  // Those on any tier that were not asked for yet, as another's access excludes
+  // them.
+  void AskForAccess(const Tensor& tensor);
+  // What was asked for since the last call.
+  std::vector<RecalledPin> TakeAsked();
+
+  // Null: there is no such pin. The tensor that it pins there.
+  const Tensor* TensorOf(uint64_t token, TierId tier) const;
+  bool IsPinned(const Tensor& tensor, TierId tier) const;
+  // Room that comes when what was asked for is answered.
+  int64_t coming_bytes(TierId tier) const { return At(tier).coming_bytes; }
+  // Tensors that have pins of bytes there.
+  size_t pinned_tensors(TierId tier) const { return At(tier).pinned; }
+
+  struct Counts {
+    int64_t asked = 0;
+    int64_t kept = 0;
+  };
+  const Counts& counts() const { return counts_; }
+
+ private:
+  struct Pin {
+    Tensor* tensor = nullptr;
+    TierId tier = kNoTier;
+    int64_t queue = -1;
+    bool asked = false;
+    bool kept = false;
+  };
+  // Of one tensor; those of all tiers, and few.
+  struct Pins {
+    absl::InlinedVector<uint64_t, 2> tokens;
+    TierId comes = kNoTier;  // its room there counts as coming
+  };
+  struct Sums {
+    int64_t coming_bytes = 0;
+    size_t pinned = 0;
+  };
+
+  void SetComes(const Tensor& tensor, Pins& pins, TierId tier);
+  const Sums& At(TierId tier) const;
+  int CountAt(const Pins& pins, TierId tier) const;
+
+  absl::flat_hash_set<int64_t> open_;
+  absl::btree_map<uint64_t, Pin> pins_;  // by token
+  absl::flat_hash_map<const Tensor*, Pins> tensors_;
+  absl::flat_hash_map<TierId, Sums> sums_;
+  std::vector<RecalledPin> asked_;
+  Counts counts_;
+};
+
+}  // namespace terrace

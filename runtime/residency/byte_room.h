@@ -1,0 +1,65 @@
+// Room for what queues of bytes ask for, on one tier, in one turn: residents
+// leave for it, and pins are asked for back (byte_pins.h). All tensors of the
+// tier are in one order for that (leaving_order.h), pinned or not. Mover only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "runtime/residency/byte_pins.h"
+#include "runtime/residency/tier_residency.h"
+#include "runtime/tensor/tensor_life.h"
+#include "tiers/reservation.h"
+
+namespace terrace {
+
+class ByteRoom {
+ public:
+  // In the order of a group's tensors; empty: it has a place already.
+  using Rooms = absl::InlinedVector<Reservation, 4>;
+
+  // Room that comes already is for those that ask first. Both outlive it.
+  ByteRoom(TierResidency& residency, BytePins& pins)
+      : residency_(residency),
+        pins_(pins),
+        coming_bytes_(residency.residents().leaving_bytes() +
+                      pins.coming_bytes(residency.id())) {}
+
+  // The holder of that pin waits, so that it cannot give it back.
+  void AddWaiting(uint64_t token);
+  // Whether all tensors that queues of bytes have pinned here are so, but for
+  // those of a group, which make no room for the group.
+  bool AllWaitBut(absl::Span<Tensor* const> tensors) const;
+
+  // A range for each of the tensors that has none, or for none of them: then it
+  // sees to it that as much comes as is missing, as far as it can. `asks`: also
+  // by asking for pins. `leaving`: what must be written back for it.
+  bool Find(absl::Span<Tensor* const> tensors, bool asks, Rooms* rooms,
+            std::vector<Tensor*>* leaving);
+  // The second part of it, for a window.
+  void AskFor(int64_t bytes);
+  // Something leaves or was asked for.
+  bool comes() const {
+    return residency_.residents().leaving() > 0 ||
+           pins_.coming_bytes(residency_.id()) > 0;
+  }
+
+  TierResidency& residency() const { return residency_; }
+
+ private:
+  bool Take(absl::Span<Tensor* const> tensors, Rooms* rooms) const;
+  // Not of those `besides`, which the room is for.
+  bool MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides, bool asks,
+                std::vector<Tensor*>* leaving);
+  bool MayAsk(const Tensor& tensor, const Copy& copy) const;
+
+  TierResidency& residency_;
+  BytePins& pins_;
+  int64_t coming_bytes_;  // that nobody in this turn waits for yet
+  absl::flat_hash_set<const Tensor*> waiting_;
+};
+
+}  // namespace terrace
