@@ -9,11 +9,12 @@
 //
 // As terrace/runtime.h, with these differences. A pin shows the tensor itself.
 // A queue's window takes no memory: its slots say how many tensors a group may
-// have. There is no budget (Stats::host_budget_bytes is INT64_MAX / 2): memory
-// is what Reserve took, and a Register that finds no room there is
-// ResourceExhausted. The pages that the kernel gave for it are not looked at
-// (Stats), nor is the node where none is named. Prefetch does nothing. Pins
-// that are held when the Runtime goes keep the memory until they end.
+// have; a queue of bytes recalls pins for another's access alone. There is no
+// budget (Stats::host_budget_bytes is INT64_MAX / 2): memory is what Reserve
+// took, and a Register that finds no room there is ResourceExhausted. The pages
+// that the kernel gave for it are not looked at (Stats), nor is the node where
+// none is named. Prefetch does nothing. Pins that are held when the Runtime
+// goes keep the memory until they end.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,10 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "runtime/memory/memory_bytes.h"
 #include "runtime/memory/memory_store.h"
 
 namespace terrace {
@@ -97,6 +99,19 @@ class SharingRuntime final : public MemoryRuntime {
     if (!store_->IsOwnProcess()) return store_->Closed();
     TERRACE_RETURN_IF_ERROR(store_->CheckTensor(tensor));
     return OpenQueue(INT64_MAX, 1, deadline);  // it takes no memory
+  }
+  absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(
+      int64_t window_bytes, absl::string_view tier) override {
+    if (!store_->IsOwnProcess()) return store_->Closed();
+    if (window_bytes <= 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a window of ", window_bytes, " bytes"));
+    }
+    if (!tier.empty() && tier != TierKindName(TierKind::kDram)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a queue at '", tier, "': customers work at dram"));
+    }
+    return OpenMemoryBytes(store_, clock_);
   }
   absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
                               Time deadline) override {

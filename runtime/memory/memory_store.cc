@@ -195,12 +195,16 @@ absl::StatusOr<Ready> MemoryStore::Next(int64_t id, absl::Time deadline) {
     if (clock_.Now() >= deadline) {
       return absl::DeadlineExceededError("nothing became ready in time");
     }
+    Recall(head);
+    const auto queue = lines_.find(line.queue);
+    if (queue != lines_.end()) ++queue->second.waiting;
     const uint64_t seen = changes_;
     clock_.Await(
         mutex_, changed_,
         [this, seen]()
             ABSL_NO_THREAD_SAFETY_ANALYSIS { return changes_ != seen; },
         std::min(deadline, head.deadline));
+    if (queue != lines_.end()) --queue->second.waiting;
   }
 }
 
@@ -228,7 +232,8 @@ std::optional<Ready> MemoryStore::TryAdmit(int64_t id, Line& line) {
   }
   const Group group = TakeHead(line);
   if (!refusal.ok()) {
-    if (absl::IsDataLoss(refusal)) line.first_error.Update(refusal);
+    Line& steps = line.queue < 0 ? line : lines_.at(line.queue);
+    if (absl::IsDataLoss(refusal)) steps.first_error.Update(refusal);
     ready.pins = std::move(refusal);
     return ready;
   }
@@ -282,7 +287,7 @@ Pin MemoryStore::Take(int64_t id, const Want& want) {
   ++tensor.pins;
   tensor.write_pinned = want.access != Access::kRead;
   const uint64_t token = next_token_++;
-  pins_[token] = {want.tensor.value, id, want.access};
+  pins_[token] = {want.tensor.value, id, want.access, lines_.at(id).queue};
   return Pin(shared_from_this(), token, want.tensor,
              tensor.piece->arena->bytes().subspan(
                  static_cast<size_t>(tensor.place.offset),
@@ -296,6 +301,8 @@ void MemoryStore::EndPin(uint64_t token, PinEnd end) {
   TERRACE_CHECK(found != pins_.end());
   const PinRecord pin = found->second;
   pins_.erase(found);
+  const auto queue = lines_.find(pin.queue);
+  if (queue != lines_.end()) std::erase(queue->second.recalls, token);
   Tensor& tensor = tensors_.at(pin.tensor);
   --tensor.pins;
   NoteChange();
@@ -307,7 +314,7 @@ void MemoryStore::EndPin(uint64_t token, PinEnd end) {
       absl::StrCat("tensor '", tensor.spec.name,
                    "' was discarded and no lower copy is current"));
   // Of the step of the pin's queue; one that is gone has no step.
-  const auto line = lines_.find(pin.line);
+  const auto line = lines_.find(pin.queue < 0 ? pin.line : pin.queue);
   if (line != lines_.end()) line->second.first_error.Update(tensor.loss);
 }
 

@@ -55,6 +55,13 @@ class MemoryStore final : public PinOwner,
                     absl::Time deadline);
   absl::StatusOr<Ready> Next(int64_t line, absl::Time deadline);
   void Wake(int64_t line);
+  // As in terrace/byte_queue.h. A queue of bytes is a line without groups, and
+  // one for each request, whose Next is Aborted where recalls have come.
+  absl::StatusOr<int64_t> OpenRequest(int64_t queue);
+  // At once, whoever waits; with a deadline once no request does.
+  std::vector<uint64_t> TakeRecalls(int64_t queue);
+  absl::StatusOr<std::vector<uint64_t>> AwaitRecalls(int64_t queue,
+                                                     absl::Time deadline);
   absl::Status BeginStep(int64_t line, int64_t step);
   // Without a step: whichever is open.
   absl::Status EndStep(int64_t line, std::optional<int64_t> step);
@@ -90,15 +97,20 @@ class MemoryStore final : public PinOwner,
     int64_t slot_bytes = 0;
     int slots = 0;
     std::deque<Group> groups;
-    std::optional<int64_t> step;  // that is open
-    absl::Status first_error;     // of that
-    bool woken = false;           // until a Next has said so
+    std::optional<int64_t> step;    // that is open
+    absl::Status first_error;       // of that
+    bool woken = false;             // until a Next has said so
+    int64_t queue = -1;             // of a request at a queue of bytes: that
+    int waiting = 0;                // of a queue of bytes: its requests' Next
+    std::vector<uint64_t> recalls;  // of that: until they are taken
   };
 
   struct PinRecord {
     int64_t tensor = -1;
     int64_t line = -1;
     Access access = Access::kRead;
+    int64_t queue = -1;  // of bytes: whose it is
+    bool recalled = false;
   };
 
   std::optional<Ready> TryAdmit(int64_t id, Line& line)
@@ -110,6 +122,8 @@ class MemoryStore final : public PinOwner,
   bool IsFree(const Want& want) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsBlockedByOthers(int64_t id, const Group& group) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Pins of queues of bytes that are in the group's way.
+  void Recall(const Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Pin Take(int64_t id, const Want& want) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Holders() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
