@@ -8,6 +8,7 @@
 #include "bench/harness.h"
 #include "bench/io/io.h"
 #include "bench/mover_bench.h"
+#include "bench/offline/offline.h"
 #include "bench/step.h"
 #include "bench/step_device.h"
 #include "bench/step_disk.h"
@@ -40,6 +41,11 @@ const Subcommand kSubcommands[] = {
      "the mover alone: registering, bytes a tensor, time a transfer",
      {"path", "rounds"},
      RunMoverBenchmark},
+    {"offline",
+     "the bytes that a runtime would move over a trace if it knew all uses: "
+     "farthest next use, from the third step on",
+     {"trace", "budget", "reserved", "rounds", "json"},
+     RunOffline},
     {"paths",
      "a step over two paced devices of 3:1, also when one slows to half",
      {"parameters", "rounds", "gate", "json"},
