@@ -94,9 +94,10 @@ class ByteQueue {
   // The recalled pin is in use. Of one that has ended, nothing.
   virtual void Keep(uint64_t token) = 0;
 
-  // Uses, in order, of tensors whose pins were held already. A batch that was
-  // not read yet gives way to the next one: what is lost costs traffic alone.
-  // So a thread sends its uses before each Push and BeginStep.
+  // Uses, in order, of tensors whose pins were held already. Of many thousands
+  // that were not read yet only the last ones count: what is lost costs traffic
+  // alone. A thread sends its uses before each Push and BeginStep, and
+  // at the latest after some tens of them.
   virtual void Touch(absl::Span<const TensorId> tensors) = 0;
 
   // As RequestQueue's. From BeginStep on uses are expected to repeat in the

@@ -1,6 +1,16 @@
 #include "runtime/messages/inbox.h"
 
+#include <utility>
+#include <variant>
+#include <vector>
+
 namespace terrace {
+namespace {
+
+// Of a queue: a mover that is so far behind need not hear of all of them.
+constexpr size_t kMostUnreadUses = 16 << 10;
+
+}  // namespace
 
 bool Inbox::Post(Message message) {
   if (!IsOwnProcess()) return false;
@@ -24,7 +34,9 @@ bool Inbox::PostTouch(TouchRequest touch) {
     if (shut_) return false;
     TouchRequest*& unread = touches_[touch.queue];
     if (unread != nullptr) {
-      unread->tensors = std::move(touch.tensors);
+      std::vector<TensorId>& all = unread->tensors;
+      if (all.size() + touch.tensors.size() > kMostUnreadUses) all.clear();
+      all.insert(all.end(), touch.tensors.begin(), touch.tensors.end());
       return true;
     }
     was_empty = messages_.empty();

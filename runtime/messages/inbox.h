@@ -51,7 +51,8 @@ class Inbox final : public PinOwner, public TierEvents {
   // Number of the last message posted; they count from 1.
   uint64_t posted() const;
 
-  // A queue's uses: they take the place of those that have not been read yet.
+  // A queue's uses: they join those that have not been read yet, and take their
+  // place where these are many.
   bool PostTouch(TouchRequest touch);
 
   // Mover: everything that has arrived; returns the last one's number.

@@ -214,16 +214,25 @@ TEST_F(IntakeOfBytes, AnotherClientsPinIsNeitherKeptNorInUse) {
   EXPECT_TRUE(intake_.Post(KeepRequest{TokensOf(kClient) | 5}).ok());
 }
 
-TEST_F(IntakeOfBytes, ATouchTakesThePlaceOfOneThatWasNotRead) {
+TEST_F(IntakeOfBytes, ATouchJoinsOneThatWasNotRead) {
   TouchRequest touch{.queue = 10, .tensors = {TensorId{0}}};
   EXPECT_TRUE(intake_.Post(touch).ok());
   touch.tensors = {TensorId{2}, TensorId{50}, TensorId{1}};
   EXPECT_TRUE(intake_.Post(touch).ok());
   EXPECT_EQ(inbox_->posted(), 1u);
   EXPECT_THAT(Posted<TouchRequest>().tensors,
-              ElementsAre(TensorId{2}, TensorId{1}));
+              ElementsAre(TensorId{0}, TensorId{2}, TensorId{1}));
   EXPECT_TRUE(intake_.Post(touch).ok());  // that one was read
   EXPECT_EQ(inbox_->posted(), 2u);
+}
+
+TEST_F(IntakeOfBytes, WhatIsNotReadDoesNotGrowWithoutAnEnd) {
+  const std::vector<TensorId> uses(700, TensorId{1});
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(intake_.Post(TouchRequest{.queue = 10, .tensors = uses}).ok());
+  }
+  EXPECT_EQ(inbox_->posted(), 1u);
+  EXPECT_LE(Posted<TouchRequest>().tensors.size(), size_t{16} << 10);
 }
 
 TEST_F(IntakeTest, AHintMayNameWhatHasGone) {

@@ -112,7 +112,13 @@ void ByteCustomers::Act() {
   if (!options_.faults) return;
   faults_on_ = !faults_on_;
   if (!faults_on_) return world_.ClearFaults();
-  world_.faults().SetChances({.error = 0.05, .delay = 0.05});
+  world_.faults().SetChances({.error = 0.05,
+                              .again = 0.1,
+                              .no_space = 0.1,
+                              .short_transfer = 0.1,
+                              .delay = 0.1,
+                              .reorder = 0.1,
+                              .never = 0.02});
 }
 
 void ByteCustomers::Turn(Customer& customer, Thread& thread) {
