@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "runtime/residency/byte_room.h"
 #include "terrace/runtime.h"
+#include "tiers/memory/dram_tier.h"
 
 namespace terrace {
 namespace {
