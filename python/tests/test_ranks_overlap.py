@@ -270,6 +270,43 @@ def fail_on_the_second(path, seen):
     return said, parameters
 
 
+def look_on_one(path):
+    """As fail_on_the_second, but rank 0 is told first, by a look at its state:
+    what that and two calls of step() said, and the parameters."""
+    rank = dist.get_rank()
+    network = model(WIDTH)
+    optimizer = terrace.AdamW(network.parameters(), lr=1e-2, overlap=True,
+                              memory_budget='192KiB', nvme_path=path,
+                              process_group=dist.group.WORLD)
+    generator = torch.Generator().manual_seed(20)
+    said = []
+    for number in range(4):
+        inputs = torch.randn(12, WIDTH, generator=generator)
+        network(inputs).square().mean().backward()
+        if number == 2:
+            with no_large_files() if rank == 1 else open(os.devnull):
+                optimizer.step()
+                optimizer._store.share._exchange._native.wait()
+            if rank == 0:
+                said.append(error_of(optimizer.state_dict)[0])
+            optimizer.zero_grad()  # what is tried again has its gradients
+            said += [error_of(optimizer.step)[0] for _ in range(2)]
+        else:
+            optimizer.step()
+        optimizer.zero_grad()
+    optimizer.flush()
+    parameters = bits(network.parameters())
+    optimizer.close()
+    return said, parameters
+
+
+def test_a_look_on_one_rank_leaves_all_in_step(crew, tmp_path):
+    (quiet, mine), (said, theirs) = crew.run(look_on_one, str(tmp_path))
+    assert quiet == ['RankError', 'RankError', 'nothing']
+    assert said == ['OSError', 'nothing']
+    assert mine == theirs == undisturbed()
+
+
 def undisturbed():
     network = model(WIDTH)
     optimizer = terrace.AdamW(network.parameters(), lr=1e-2)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from terrace._base.arrays import KEYS, keys_of, step_tensor
+from terrace._base.errors import RankError
 from terrace._base.groups import (Groups, Named, names_of, numbers_of,
                                   parameters_in)
 from terrace._ranks import packs
@@ -24,6 +25,7 @@ _OF_ANOTHER_RANK = -2  # as a place in the compiled optimizer
 # What a rank says of a step, and any makes true for all.
 _SKIP = 1  # nothing is stepped
 _NOW = 2  # updates end in step()
+_UNTOLD = 4  # it was not told of a failure
 
 
 class SharedByRanks(Share):
@@ -152,18 +154,37 @@ class SharedByRanks(Share):
 
     def flush(self, store: Shared) -> None:
         """Of a late step that failed, and was told of: all ranks call this, or
-        step(), to try it again."""
+        step(), to try it again. A look at the state may have told of it on some
+        ranks only: then it is told of on all first."""
+        untold: Exception | None = None
         if self._exchange is None or not self._exchange.is_told:
-            self._settle(store.stepping.flush, store)
-            return
-        with uninterrupted():
-            error = None
             try:
-                store.stepping.flush(store)
-            except Exception as caught:  # the other ranks are to hear of it
-                error = caught
-            self.ranks.agree('trying the updates again', error)
-            self._exchange.try_again()
+                self._settle(store.stepping.flush, store)
+                return
+            except Exception as caught:
+                untold = caught
+        is_shared = self._exchange is not None and self._exchange.is_told
+        if untold is not None and not (is_shared and not self.ranks.lost):
+            raise untold
+        with uninterrupted():
+            self._try_again(store, untold)
+
+    def _try_again(self, store: Shared, untold: Exception | None) -> None:
+        """`untold`: what failed, where this rank is told of it only now."""
+        try:
+            is_anywhere = self.ranks.agree('telling what failed', None,
+                                           _UNTOLD * (untold is not None))
+        except RankError as error:  # another rank does something else
+            raise untold or error from error
+        if is_anywhere:
+            raise untold or self._exchange.wait()
+        error = None
+        try:
+            store.stepping.flush(store)
+        except Exception as caught:  # the other ranks are to hear of it
+            error = caught
+        self.ranks.agree('trying the updates again', error)
+        self._exchange.try_again()
 
     def settle(self, store: Shared, what: str) -> None:
         """The share of a rank that has lost the others, and was told so, may be
