@@ -1,5 +1,6 @@
 // Steps that backward makes, of OffloadedAdamBase.
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -61,24 +62,18 @@ absl::Status OffloadedAdamBase::FollowBackward(int passes) {
         joined_->SetGradientsBelow(passes == 0, known_->tensors()));
   }
   if (passes == 0) return absl::OkStatus();
-  in_backward_ = std::make_unique<InBackwardSteps>(
-      passes, *offloaded_, *known_,
-      InBackwardSteps::Calls{.source = [this] {
-    return Source(); },
-                             .groups = [this]() -> const auto& {
-                               return param_groups();
-}
-,
-    .options =
-        [this] {
-          return OptionsByPlace(mode_, bias_correction_, param_groups(),
-                                *known_);
-        },
-    .adopt = [this] { return AdoptParameters(); }, .ended = [this] { TidyUp(); }
-}  // namespace terrace
-);
-in_backward_->Follow();
-return absl::OkStatus();
+  InBackwardSteps::Calls calls;
+  calls.source = [this] { return Source(); };
+  calls.groups = [this]() -> const auto& { return param_groups(); };
+  calls.options = [this] {
+    return OptionsByPlace(mode_, bias_correction_, param_groups(), *known_);
+  };
+  calls.adopt = [this] { return AdoptParameters(); };
+  calls.ended = [this] { TidyUp(); };
+  in_backward_ = std::make_unique<InBackwardSteps>(passes, *offloaded_, *known_,
+                                                   std::move(calls));
+  in_backward_->Follow();
+  return absl::OkStatus();
 }
 
 absl::Status OffloadedAdamBase::CheckBetweenSteps(
