@@ -40,6 +40,14 @@ at::Tensor Part(const at::Tensor& bytes, int64_t offset,
                        at::TensorOptions(like.scalar_type()));
 }
 
+// Returns the first characters of a text in UTF-8 that have at most so many
+// bytes.
+absl::string_view Cut(absl::string_view text, size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (text[most] & 0xC0) == 0x80) --most;
+  return text.substr(0, most);
+}
+
 }  // namespace
 
 std::vector<ParameterPack> PacksOf(
@@ -121,8 +129,8 @@ void ParameterTransfer::Begin(const absl::Status& updated) {
   buffers_->said = Bytes(kSaidBytes);
   if (!status.ok()) {
     Fail(status);
-    const auto size = std::min<size_t>(pack_.failure.size(), kSaidBytes - 1);
-    std::memcpy(buffers_->said.data_ptr<uint8_t>(), pack_.failure.data(), size);
+    const absl::string_view text = Cut(pack_.failure, kSaidBytes - 1);
+    std::memcpy(buffers_->said.data_ptr<uint8_t>(), text.data(), text.size());
   }
   buffers_->values = Broadcast(buffers_->bytes);
   buffers_->told = Broadcast(buffers_->said);

@@ -49,7 +49,7 @@ class PlayedGroup final : public c10d::Backend {
     const bool is_said = number_++ % 2 == 1;
     if (!is_said) before_values(static_cast<int>(options.rootRank));
     if (options.rootRank == kHere) {
-      if (!is_said) sent.push_back(bytes.clone());
+      (is_said ? told : sent).push_back(bytes.clone());
     } else if (is_said) {
       std::memcpy(bytes.data_ptr(), said.data(), said.size());
     } else {
@@ -66,6 +66,7 @@ class PlayedGroup final : public c10d::Backend {
   int value = 7;     // of each byte that rank 1 sends
   std::string said;  // what it says of them
   std::vector<at::Tensor> sent;
+  std::vector<at::Tensor> told;  // of what was sent
 
  private:
   int number_ = 0;
@@ -180,6 +181,29 @@ TEST_F(ParameterExchangeTest, WhatFailsIsNamedAndExchangedAgain) {
   EXPECT_TRUE(exchange->Retry().ok());
   EXPECT_EQ(WhatThrows(far), "");
   EXPECT_TRUE(view.equal(Sevens({2, 4})));
+}
+
+// A path may be long, and Python reads the text as UTF-8.
+TEST_F(ParameterExchangeTest, WhatIsSaidIsCutBetweenCharacters) {
+  const at::Tensor own = at::zeros({8}, at::kShort);
+  std::string why = " x";  // with the words before it an even number
+  for (int i = 0; i < 700; ++i) why += "\u00fc";
+  const auto updates = std::make_shared<PendingStorages>();
+  updates->Add(0, "own", own.storage().unsafeGetStorageImpl(), nullptr,
+               nullptr);
+  updates->End(absl::UnknownError(why));
+  UpdateNet::Get().Insert(updates);
+  auto exchange = Begin({{"own", own, kHere}});
+  EXPECT_TRUE(absl::IsAborted(exchange->Wait()));
+  UpdateNet::Get().Erase(*updates);
+  ASSERT_EQ(played_->told.size(), 1);
+  const at::Tensor told = played_->told[0];
+  const std::string text(
+      reinterpret_cast<const char*>(told.data_ptr<uint8_t>()));
+  const std::string begin = text.substr(0, text.find('x') + 1);
+  EXPECT_LT(begin.size(), 100);
+  const size_t letters = (1023 - begin.size()) / 2;
+  EXPECT_EQ(text, begin + why.substr(2, 2 * letters));
 }
 
 TEST_F(ParameterExchangeTest, AGroupThatFailsEndsTheExchange) {
