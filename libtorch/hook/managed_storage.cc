@@ -89,44 +89,14 @@ bool ManagedStorage::TakeAway() {
 void ManagedStorage::SetMessage(c10::StorageImpl& storage) {
   if (!barred_.empty()) {
     Arm(storage, barred_);
-  } else if (data() != nullptr) {
-    Disarm(storage);
-  } else if constexpr (kCanDisarm<c10::StorageImpl>) {
+  } else if (kTellsAway && data() == nullptr) {
     Arm(storage,
         absl::StrCat("terrace: '", name(), "' ", FormatBytes(size_bytes()),
                      ": its bytes are not in memory; operations bring them, "
                      "other readers need a lease"));
+  } else {
+    Disarm(storage);
   }
-}
-
-void ManagedStorage::NoteTensor(const at::Tensor& tensor) {
-  const StorageOwner::WeakTensor noted(tensor.getIntrusivePtr());
-  OrderedLock lock(mutex_);
-  std::erase_if(tensors_, [&](const StorageOwner::WeakTensor& each) {
-    return each.expired() || each == noted;
-  });
-  tensors_.push_back(noted);
-}
-
-void ManagedStorage::ForgetTensor(const at::Tensor& tensor) {
-  OrderedLock lock(mutex_);
-  std::erase(tensors_, StorageOwner::WeakTensor(tensor.getIntrusivePtr()));
-}
-
-std::vector<at::Tensor> ManagedStorage::Tensors() const {
-  std::vector<StorageOwner::WeakTensor> noted;
-  {
-    OrderedLock lock(mutex_);
-    noted = tensors_;
-  }
-  std::vector<at::Tensor> tensors;  // the last reference to one may end here
-  for (const StorageOwner::WeakTensor& weak : noted) {
-    at::Tensor tensor(weak.lock());
-    if (!tensor.defined() || !tensor.has_storage()) continue;
-    if (tensor.storage().unsafeGetStorageImpl() != key_) continue;
-    tensors.push_back(std::move(tensor));
-  }
-  return tensors;
 }
 
 void ManagedStorage::Bar(std::string why) {
@@ -135,17 +105,14 @@ void ManagedStorage::Bar(std::string why) {
   OrderedLock lock(mutex_);
   barred_ = std::move(why);
   Arm(*storage, barred_);
-  throws_for_ever_ = !kCanDisarm<c10::StorageImpl>;
 }
 
-bool ManagedStorage::Unbar() {
+void ManagedStorage::Unbar() {
   const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
-  if (!storage || gone()) return true;
+  if (!storage || gone()) return;
   OrderedLock lock(mutex_);
   barred_.clear();
-  if constexpr (!kCanDisarm<c10::StorageImpl>) return false;
   SetMessage(*storage);
-  return true;
 }
 
 void ManagedStorage::Refuse(const std::string& text) {
@@ -153,13 +120,6 @@ void ManagedStorage::Refuse(const std::string& text) {
   if (!storage || gone() || !IsOurs(*storage)) return;
   OrderedLock lock(mutex_);
   Arm(*storage, text);
-  throws_for_ever_ = !kCanDisarm<c10::StorageImpl>;
-}
-
-bool ManagedStorage::Forgive() {
-  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
-  // The next fetch disarms the storage; its message is true until then.
-  return !storage || kCanDisarm<c10::StorageImpl>;
 }
 
 absl::Status ManagedStorage::MoveOut() {
@@ -178,27 +138,6 @@ absl::Status ManagedStorage::MoveOut() {
   Set(*storage, std::move(memory));
   self_.reset();  // held by the caller as well
   return absl::OkStatus();
-}
-
-void ManagedStorage::MoveTo(const std::vector<at::Tensor>& tensors) {
-  c10::DataPtr bytes = std::exchange(key_->_mutable_data_ptr_no_checks(), {});
-  const c10::Storage other(c10::Storage::use_byte_size_t(), key_->nbytes(),
-                           std::move(bytes), key_->allocator(),
-                           key_->resizable());
-  for (const at::Tensor& each : tensors) {
-    each.unsafeGetTensorImpl()->set_storage_keep_dtype(other);
-  }
-}
-
-void ManagedStorage::Renew() {
-  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
-  if (!storage || gone()) return;
-  {
-    OrderedLock lock(mutex_);
-    // A storage that is barred is not to be read, wherever its bytes are.
-    if (!throws_for_ever_ || !barred_.empty()) return;
-  }
-  MoveTo(Tensors());
 }
 
 void ManagedStorage::RefuseInChild() {

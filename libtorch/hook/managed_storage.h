@@ -6,21 +6,19 @@
 // pinned; while they are away it is null. Both carry our deleter and this
 // object, which lives as long as either its owner or the DataPtr refers to it:
 // so the hook hears at once of the death of the storage, cold or not, and of
-// memory that LibTorch puts in its place (resize_). Where LibTorch can take a
-// message off again, the storage has one while the bytes are away, so that an
-// access outside an operation throws.
+// memory that LibTorch puts in its place (resize_). From LibTorch 2.12 on the
+// storage has a message while the bytes are away, so that an access outside an
+// operation throws.
 //
 // The class uses only functions of StorageImpl that check nothing: the others
 // throw where a message is on.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "base/threads/lock_order.h"
@@ -41,21 +39,6 @@ class StorageOwner {
   // An operation was refused one of its storages, and `why` is the reason. The
   // caller holds the locks of late updates (lock_order.h).
   virtual void OnRefused(const absl::Status& why) = 0;
-  // Gives `tensor`, which has this storage, and the tensors that are managed
-  // with the storage another storage with the same bytes, and manages that one.
-  // It serves a storage that cannot be used again; all else that shares the
-  // storage has no bytes afterwards. Fails with FailedPrecondition when the
-  // storage is in use, or with the error of a fetch, and changes nothing. Where
-  // the new storage cannot be managed it stays in ordinary memory, and the
-  // hook's error says so.
-  virtual absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) = 0;
-  // Does the same for `tensors`, which share the storage, as soon as the
-  // storage is not in use: at the latest when a lease ends. The hook's error
-  // tells of a fetch that fails, and the next such end tries again.
-  using WeakTensor =
-      c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  virtual void ReplaceLater(std::shared_ptr<ManagedStorage> storage,
-                            std::vector<WeakTensor> tensors) = 0;
 };
 
 class ManagedStorage final : public StorageLife {
@@ -77,27 +60,14 @@ class ManagedStorage final : public StorageLife {
     return std::static_pointer_cast<ManagedStorage>(shared_from_this());
   }
 
-  // Notes a tensor that is managed with the storage. Tensors() returns the
-  // noted ones that are alive and have the storage still.
-  void NoteTensor(const at::Tensor& tensor);
-  // The tensor is noted no more, until the next NoteTensor.
-  void ForgetTensor(const at::Tensor& tensor);
-  std::vector<at::Tensor> Tensors() const;
-
   // From now on until Unbar every use throws this text, wherever the bytes are;
-  // the bytes come and go as before. Unbar returns false when this LibTorch
-  // throws for ever, so that the tensors need another storage.
+  // the bytes come and go as before.
   void Bar(std::string why);
-  bool Unbar();
+  void Unbar();
   bool needs_bytes() const override {
     OrderedLock lock(mutex_);
     return barred_.empty();
   }
-  // Gives the tensors, which have this storage, another storage with its bytes;
-  // this storage has none afterwards. It must have left the window, with its
-  // bytes in memory of its own.
-  void MoveTo(const std::vector<at::Tensor>& tensors);
-  void Renew() override;
   StorageOwner& owner() const { return *owner_; }
   std::shared_ptr<const void> keeper() const override { return owner_; }
 
@@ -110,7 +80,6 @@ class ManagedStorage final : public StorageLife {
   bool Install(std::byte* data) override;
   bool TakeAway() override;
   void Refuse(const std::string& text) override;
-  bool Forgive() override;
   absl::Status MoveOut() override;
 
   static void OnDeath(void* self);
@@ -120,8 +89,8 @@ class ManagedStorage final : public StorageLife {
   void Set(c10::StorageImpl& storage, c10::DataPtr data);
   c10::DataPtr Ours(std::byte* data);
   // Puts the text of Bar on a storage that is barred. Without a Bar a storage
-  // that has its bytes loses its message; one whose bytes are away gets a
-  // message that says so, where LibTorch can take it off again.
+  // whose bytes are away gets a message that says so, where storages have one
+  // (kTellsAway); any other loses its message.
   void SetMessage(c10::StorageImpl& storage)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -134,8 +103,6 @@ class ManagedStorage final : public StorageLife {
   // change.
   mutable OrderedMutex mutex_{LockRank::kManagedStorage};
   std::string barred_ ABSL_GUARDED_BY(mutex_);  // empty when not barred
-  bool throws_for_ever_ ABSL_GUARDED_BY(mutex_) = false;  // even with bytes
-  std::vector<StorageOwner::WeakTensor> tensors_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace

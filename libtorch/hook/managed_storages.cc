@@ -63,10 +63,7 @@ absl::StatusOr<StorageLives::Storages> ManagedStorages::Choose(
     const auto& [name, tensor] = each;
     TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<ManagedStorage> found,
                              Settled(each));
-    if (found != nullptr) {
-      found->NoteTensor(tensor);
-      continue;
-    }
+    if (found != nullptr) continue;
     const std::string fault = tensor.defined()
                                   ? FaultOf(tensor, window_.room().most_bytes())
                                   : "is undefined";
@@ -83,7 +80,6 @@ absl::StatusOr<StorageLives::Storages> ManagedStorages::Choose(
                                              shared_from_this());
       chosen.push_back(one);
     }
-    one->NoteTensor(tensor);
   }
   return chosen;
 }
@@ -167,42 +163,12 @@ std::shared_ptr<ManagedStorage> ManagedStorages::Pin(const at::Tensor& tensor) {
 void ManagedStorages::EndLease(ManagedStorage& storage) {
   lives_.EndLease(storage);
   OperationPins::Unpin(storage, /*waits=*/false);
-  // Storages that waited for this lease are in use no more.
-  replacements_.Try(*this).IgnoreError();
-  // A tensor that was refused for want of room may have some now.
-  if (!window_.room().TakeRefused()) return;
-  if (!replacements_.RetryRefused(*this, All()).ok()) {
-    window_.room().NoteRefused();
-  }
 }
 
-absl::Status ManagedStorages::Replace(ManagedStorage& storage,
-                                      at::Tensor tensor) {
-  const std::string name = storage.name();
-  std::vector<NamedTensor> tensors = {{name, tensor}};
-  for (at::Tensor& each : storage.Tensors()) tensors.push_back({name, each});
-  std::vector<at::Tensor> moved;
-  for (const NamedTensor& each : tensors) moved.push_back(each.tensor);
-  // A thread that waits for the old storage finds the new one.
-  TERRACE_RETURN_IF_ERROR(
-      lives_.MoveOut(storage.self(), [&] { storage.MoveTo(moved); }));
-  const absl::Status managed = AddNow(tensors);
-  if (const std::shared_ptr<ManagedStorage> now = Find(tensor)) {
-    now->NoteBlocked(storage.blocked());
-  }
-  if (managed.ok() || lives_.closed()) return absl::OkStatus();
-  NoteError(Reworded(managed,
-                     absl::StrCat("terrace: '", name,
-                                  "' could not be taken over again, and stays "
-                                  "in ordinary memory: ",
-                                  managed.message())));
+absl::Status ManagedStorages::Retry() {
+  TERRACE_RETURN_IF_ERROR(CheckProcess());
+  window_.Retry();
   return absl::OkStatus();
-}
-
-void ManagedStorages::ReplaceLater(std::shared_ptr<ManagedStorage> storage,
-                                   std::vector<WeakTensor> tensors) {
-  replacements_.Add(std::move(storage), tensors);
-  replacements_.Try(*this).IgnoreError();
 }
 
 void ManagedStorages::OnGone(std::shared_ptr<ManagedStorage> storage) {
@@ -222,9 +188,8 @@ absl::Status ManagedStorages::Close(bool restore) {
     EndChild();
     return process;
   }
-  replacements_.Try(*this).IgnoreError();
   Collectives::Get().AwaitEnd(window_, absl::Now() + patience_);
-  // Updates that go on have tensors in use, and would find other storages.
+  // Updates that go on have tensors in use.
   if (OperationGate* const gate = OperationNet::Get().gate()) {
     gate->AwaitEverything();
   }
@@ -239,7 +204,6 @@ absl::Status ManagedStorages::Close(bool restore) {
   if (OperationPins::ThreadHoldsPins()) options.patience = absl::ZeroDuration();
   const absl::Status status = lives_.Close(options);
   if (!lives_.closed()) return status;
-  replacements_.Clear();
   // The hook is closed all the same.
   if (!absl::IsFailedPrecondition(status)) return status;
   return Reworded(status, absl::StatusCode::kAborted, status.message());

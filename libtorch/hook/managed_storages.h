@@ -1,7 +1,6 @@
 // A ManagedStorages object has the storages that one hook manages: it takes
-// them in, finds them by a tensor, and gives a tensor another storage.
-// StorageLives has their lives. The object lives on, closed, for storages that
-// are left without bytes.
+// them in and finds them by a tensor. StorageLives has their lives. The object
+// lives on, closed, for storages that are left without bytes.
 //
 // It is thread-safe. It uses the Runtime until Close has returned.
 #pragma once
@@ -19,7 +18,6 @@
 #include "base/threads/lock_order.h"
 #include "libtorch/hook/life/storage_lives.h"
 #include "libtorch/hook/managed_storage.h"
-#include "libtorch/hook/replacements.h"
 #include "libtorch/hook/window/byte_window.h"
 #include "terrace/torch/hook.h"
 
@@ -57,11 +55,8 @@ class ManagedStorages final
 
   void OnGone(std::shared_ptr<ManagedStorage> storage) override;
   void OnRefused(const absl::Status& why) override { NoteError(why); }
-  absl::Status Replace(ManagedStorage& storage, at::Tensor tensor) override;
-  void ReplaceLater(std::shared_ptr<ManagedStorage> storage,
-                    std::vector<WeakTensor> tensors) override;
   // Does what Hook::Retry describes.
-  absl::Status Retry() { return replacements_.Retry(*this, window_, All()); }
+  absl::Status Retry();
   // A lease calls BeginLease once it has its pin; EndLease ends the pin as
   // well.
   void BeginLease(ManagedStorage& storage) { lives_.BeginLease(storage); }
@@ -74,8 +69,8 @@ class ManagedStorages final
   int64_t count() const { return lives_.count(); }
   int64_t size_bytes() const { return lives_.size_bytes(); }
   // Returns the first error of a fetch. Without one it returns the first error
-  // of an update that an operation waited for, or of what left a tensor
-  // ordinary: a Replace, or a gradient that the Runtime refused.
+  // of an update that an operation waited for, or of a gradient that the
+  // Runtime refused.
   absl::Status error() const {
     const absl::Status first = window_.stats().first_error;
     OrderedLock lock(error_mutex_);
@@ -112,7 +107,6 @@ class ManagedStorages final
   const absl::Duration patience_;
   ByteWindow window_;
   StorageLives lives_;
-  Replacements replacements_;
   std::atomic<int64_t> next_number_ = 0;
   mutable OrderedMutex error_mutex_{LockRank::kHookError};
   absl::Status other_error_ ABSL_GUARDED_BY(error_mutex_);

@@ -47,8 +47,6 @@ void DefineOffload(::torch::Library& m) {
       .def("has", &OffloadBinding::Has)
       .def("storage", &OffloadBinding::Storage)
       .def("uses", &OffloadBinding::Uses)
-      .def("forget_tensor", &OffloadBinding::ForgetTensor)
-      .def("note_tensor", &OffloadBinding::NoteTensor)
       .def("exchange_memory", &OffloadBinding::ExchangeMemory)
       .def("lease", &OffloadBinding::MakeLease)
       .def("save_activation", &OffloadBinding::SaveActivation)

@@ -154,16 +154,6 @@ std::tuple<int64_t, int64_t> OffloadBinding::Uses(const at::Tensor& tensor) {
           static_cast<int64_t>(tensor.use_count())};
 }
 
-void OffloadBinding::ForgetTensor(const at::Tensor& tensor) {
-  ManagedStorage* const storage = OperationNet::Get().Find(tensor);
-  if (storage != nullptr) storage->ForgetTensor(tensor);
-}
-
-void OffloadBinding::NoteTensor(const at::Tensor& tensor) {
-  ManagedStorage* const storage = OperationNet::Get().Find(tensor);
-  if (storage != nullptr) storage->NoteTensor(tensor);
-}
-
 Outcome OffloadBinding::ExchangeMemory(const std::string& name,
                                        const at::Tensor& tensor,
                                        const at::Tensor& memory) {

@@ -73,10 +73,6 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   // How many tensors have its storage, and one more where Python has an object
   // of the storage itself; how many have the tensor, this call too.
   std::tuple<int64_t, int64_t> Uses(const at::Tensor& tensor);
-  // Whatever has its storage refers to the tensor no more; or again, if that is
-  // offloaded.
-  void ForgetTensor(const at::Tensor& tensor);
-  void NoteTensor(const at::Tensor& tensor);
   // Each storage has the other one's memory from then on, which is of the same
   // size. Blocks until no update reads or writes either.
   // The name is the tensor's, for errors.

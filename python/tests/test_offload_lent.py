@@ -56,7 +56,8 @@ def test_arrays_of_more_than_the_budget_are_refused_and_nothing_is_lost(
         tmp_path):
     model, plain = mlp(), mlp()
     with terrace.offload(model, nvme_path=str(tmp_path)):
-        with pytest.raises(MemoryError, match=WITHOUT_ROOM):
+        with pytest.raises(MemoryError,
+                           match='in use at a time takes .* the budget is'):
             _ = [each.detach().numpy() for each in model.parameters()]
         data = torch.ones(4, 128)
         assert torch.equal(model(data), plain(data))

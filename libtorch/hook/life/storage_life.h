@@ -46,9 +46,6 @@ class StorageLife : public WindowTensor,
   virtual bool needs_bytes() const { return true; }
   // Returns true when no tensor has the storage any more.
   virtual bool expired() const = 0;
-  // The storage has left with its bytes. Where LibTorch cannot use it again,
-  // Renew gives its tensors another storage.
-  virtual void Renew() {}
   // Returns where the bytes are now, to the thread that fills the storage or
   // has it pinned.
   virtual std::byte* data() const = 0;

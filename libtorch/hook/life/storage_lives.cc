@@ -82,21 +82,6 @@ std::string StorageLives::TakeBack(const Storages& storages) {
   return lost;
 }
 
-absl::Status StorageLives::MoveOut(const Storage& storage,
-                                   absl::FunctionRef<void()> then) {
-  if (!BeginLeave(*storage)) {
-    return absl::FailedPreconditionError(storage->Told("it is in use"));
-  }
-  const absl::Status status = window_.MoveOut(*storage);
-  if (!status.ok()) {
-    SetLife(*storage, Life::kManaged);
-    return status;
-  }
-  then();
-  End(storage);
-  return status;
-}
-
 StorageLives::Storage StorageLives::Find(const void* address) const {
   OrderedLock lock(mutex_);
   const auto found = members_.find(address);
@@ -281,7 +266,6 @@ absl::Status StorageLives::LetGo(const Storage& storage, bool restore,
     if (storage->word().BeginRetry()) storage->word().End(Residency::kCold);
     status = window_.MoveOut(*storage);
   }
-  if (status.ok()) storage->Renew();
   if (waits && absl::IsResourceExhausted(status)) return status;
   if (!status.ok()) {
     window_.Refuse(*storage, absl::IsCancelled(status)

@@ -24,7 +24,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -52,11 +51,6 @@ class StorageLives {
   // thread has just added a storage, or it is about to go, and the caller is to
   // choose again; and else with the window's errors.
   absl::Status Add(const Storages& storages, bool are_pinned = false);
-  // Lets a storage leave with its bytes, into memory of its own. Fails with
-  // FailedPrecondition when the storage is in use, or with the error of a
-  // fetch, and changes nothing. `then` is called before the index finds the
-  // storage no more.
-  absl::Status MoveOut(const Storage& storage, absl::FunctionRef<void()> then);
 
   // Returns null when the storage is not managed here.
   Storage Find(const void* address) const;

@@ -229,9 +229,7 @@ void ByteWindow::RefuseFetch(WindowTensor& tensor, const absl::Status& why) {
   const absl::Status status = Reworded(why, tensor.Told(why.message()));
   tensor.Refuse(std::string(status.message()));
   meter_.NoteFailure(status);
-  tensor.lacked_room_ = true;
-  tensor.word().End(tensor.Forgive() ? Residency::kCold : Residency::kFailed);
-  room_.NoteRefused();
+  tensor.word().End(Residency::kCold);
 }
 
 void ByteWindow::EndUse(WindowTensor& tensor, RoomPatience patience) {
@@ -350,14 +348,10 @@ void ByteWindow::EvictOwned(WindowTensor& tensor) {
   tensor.word().End(next);
 }
 
-bool ByteWindow::Retry() {
-  bool are_forgiven = true;
+void ByteWindow::Retry() {
   for (WindowTensor* const each : order_.TakeFailed()) {
-    const bool is_forgiven = each->Forgive();
-    are_forgiven = are_forgiven && is_forgiven;
-    each->word().End(is_forgiven ? Residency::kCold : Residency::kFailed);
+    each->word().End(Residency::kCold);
   }
-  return are_forgiven;
 }
 
 absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {

@@ -130,9 +130,8 @@ class ByteWindow {
   WindowRoom& room() { return room_; }
   // Evicts all tensors that are not pinned, and returns how many those were.
   int64_t EvictAll();
-  // Lets all tensors that failed be fetched again. Returns false when this
-  // LibTorch cannot use the storage of one again; that tensor stays failed.
-  bool Retry();
+  // Lets all tensors that failed be fetched again.
+  void Retry();
   // Removes a tensor as Remove does, but first brings its bytes, and puts them
   // into memory of the storage's own. Returns ResourceExhausted when memory has
   // no room for them, or else why they cannot be brought. After an error the

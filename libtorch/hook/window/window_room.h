@@ -55,14 +55,6 @@ class WindowRoom {
     return lacking_.load(std::memory_order_relaxed) > 0;
   }
 
-  // NoteRefused notes that an operation was refused one of its tensors for want
-  // of room. TakeRefused returns whether one was since the last call.
-  void NoteRefused() { is_refused_.store(true); }
-  bool TakeRefused() {
-    return is_refused_.load(std::memory_order_relaxed) &&
-           is_refused_.exchange(false);
-  }
-
   // Take and Give count bytes within the window, or beyond it.
   void Take(int64_t bytes) {
     used_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -99,7 +91,6 @@ class WindowRoom {
  private:
   RoomTurn waiting_;
   std::atomic<int> lacking_ = 0;
-  std::atomic<bool> is_refused_ = false;
   std::atomic<int64_t> window_bytes_;
   std::atomic<int64_t> most_bytes_;
   const int64_t beyond_bytes_;

@@ -3,7 +3,7 @@
 // subclass is the storage's side: it knows no I/O, and the window knows no
 // storage.
 //
-// Install, TakeAway, Refuse, Forgive and MoveOut are called by the thread whose
+// Install, TakeAway, Refuse and MoveOut are called by the thread whose
 // word() it is at that time, never with a lock held.
 #pragma once
 
@@ -69,9 +69,6 @@ class WindowTensor {
                           std::memory_order_relaxed);
   }
   bool gone() const { return gone_.load(std::memory_order_acquire); }
-  // Whether the tensor was refused for want of room, and may be had again where
-  // there is some.
-  bool lacked_room() const { return lacked_room_.load(); }
   // Between BeginWaiting and EndWaiting the holder of one of the pins computes
   // nothing: it is an operation that waits, or the program. The holder calls
   // both between the pin and its end.
@@ -97,10 +94,8 @@ class WindowTensor {
   // Takes the bytes away from the storage. Returns false when the storage is
   // gone or has other bytes meanwhile.
   virtual bool TakeAway() = 0;
-  // After Refuse every use of the storage fails with `text`, until Forgive.
-  // Forgive returns false when every use fails for ever.
+  // After Refuse every use of the storage fails with `text`, until Install.
   virtual void Refuse(const std::string& text) = 0;
-  virtual bool Forgive() = 0;
   // Moves the bytes into memory of the storage's own. Returns ResourceExhausted
   // when there is none.
   virtual absl::Status MoveOut() = 0;
@@ -129,7 +124,6 @@ class WindowTensor {
   int64_t number_ = -1;
   bool is_numbered_ = false;  // its number is its key, as no other has it now
   std::atomic<bool> is_spilled_ = false;
-  std::atomic<bool> lacked_room_ = false;
   // Only the thread whose word it is changes these members.
   TensorId id_;
   Pin pin_;                // while it is resident, and not spilled

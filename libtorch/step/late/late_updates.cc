@@ -16,7 +16,7 @@
 #include "base/threads/own_thread.h"
 #include "libtorch/guarded.h"
 #include "libtorch/hook/held_bytes.h"
-#include "libtorch/step/late/refused_storages.h"
+#include "libtorch/step/late/refused_storage.h"
 #include "libtorch/step/late/update_net.h"
 #include "libtorch/tensor_check.h"
 
@@ -46,9 +46,7 @@ LateUpdates::~LateUpdates() {
   Wait().IgnoreError();
   pending_->GiveUp();
   UpdateNet::Get().Erase(*pending_);
-  Restore().IgnoreError();
-  RestoreRefusedLater(*pending_,
-                      [this] { return Tensors(/*with_values=*/false); });
+  TakeRefusalsBack(*pending_);
 }
 
 absl::StatusOr<std::unique_ptr<LateStep>> LateUpdates::Start(
@@ -201,9 +199,8 @@ absl::Status LateUpdates::CopyBack(LateParameter& parameter) {
 }
 
 absl::Status LateUpdates::Finish() {
-  absl::Status status = Restore();
-  status.Update(CopyBack());
-  return status;
+  TakeRefusalsBack(*pending_);
+  return CopyBack();
 }
 
 absl::Status LateUpdates::Wait() {
@@ -243,21 +240,6 @@ std::vector<int> LateUpdates::order() const {
     if (!used.contains(place)) order.push_back(place);
   }
   return order;
-}
-
-absl::Status LateUpdates::Restore() {
-  return RestoreRefused(*pending_,
-                        [this] { return Tensors(/*with_values=*/true); });
-}
-
-std::vector<at::Tensor> LateUpdates::Tensors(bool with_values) const {
-  std::vector<at::Tensor> tensors;
-  for (const LateParameter& each : arguments_.parameters) {
-    if (with_values) tensors.push_back(each.values);
-    tensors.push_back(each.parameter);
-    tensors.push_back(each.parameter.grad());
-  }
-  return tensors;
 }
 
 }  // namespace terrace

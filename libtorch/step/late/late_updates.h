@@ -10,11 +10,6 @@
 // of the optimizer may be called. After a failure parameters and gradients stay
 // as they are, and operations that take a parameter that is not updated, or
 // write its gradient, throw, until the updates have succeeded or are given up.
-// LibTorch before 2.12 cannot take the message off a managed storage again:
-// there parameters and gradients that were refused are given new storages with
-// the same bytes then, and views that were made of them before go on throwing.
-// A storage that is leased when its update is given up stays refused until the
-// lease has ended.
 //
 // Thread-compatible. The optimizer must outlive this object.
 #pragma once
@@ -91,7 +86,7 @@ class LateUpdates {
   bool AwaitEnd(absl::Time deadline);
   // Returns whether every parameter was stepped, and no other step of the
   // optimizer has been counted since. After a failure only the end of the step
-  // is missing then: values to be given back, storages that are still refused.
+  // is missing then: values to be given back.
   bool is_stepped() const {
     return is_stepped_ && optimizer_.step() == step_number_;
   }
@@ -130,11 +125,6 @@ class LateUpdates {
   // Ends the step once all parameters are stepped.
   absl::Status Finish();
   void Run();
-  // Makes refused storages usable again; a storage that cannot be yet stays
-  // refused, and the first such error is returned.
-  absl::Status Restore();
-  // Returns the tensors whose storages may have been refused.
-  std::vector<at::Tensor> Tensors(bool with_values) const;
 
   OffloadedOptimizer& optimizer_;
   LateArguments arguments_;

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/threads/own_thread.h"
 #include "libtorch/guarded.h"
-#include "libtorch/step/late/refused_storages.h"
+#include "libtorch/step/late/refused_storage.h"
 #include "libtorch/step/late/update_net.h"
 
 namespace terrace {
@@ -66,16 +66,7 @@ ParameterExchange::~ParameterExchange() {
   Wait().IgnoreError();
   pending_->GiveUp();
   UpdateNet::Get().Erase(*pending_);
-  RestoreRefused();
-  RestoreRefusedLater(*pending_, [this] { return Tensors(); });
-}
-
-std::vector<at::Tensor> ParameterExchange::Tensors() const {
-  std::vector<at::Tensor> tensors;
-  for (const ExchangedParameter& each : parameters_) {
-    tensors.push_back(each.tensor);
-  }
-  return tensors;
+  TakeRefusalsBack(*pending_);
 }
 
 void ParameterExchange::Listen() {
@@ -120,14 +111,9 @@ absl::Status ParameterExchange::Retry() {
   if (Wait().ok() || !absl::IsAborted(status_)) return status_;
   UpdateNet::Get().BeginAgain(*pending_);
   status_ = Exchange();
-  if (status_.ok()) RestoreRefused();
+  if (status_.ok()) TakeRefusalsBack(*pending_);
   pending_->End(status_);
   return status_;
-}
-
-void ParameterExchange::RestoreRefused() {
-  status_.Update(
-      terrace::RestoreRefused(*pending_, [this] { return Tensors(); }));
 }
 
 std::vector<int> ParameterExchange::order() const {
@@ -189,7 +175,10 @@ absl::Status ParameterExchange::AwaitUpdates(const ParameterPack& pack) const {
       if (each == pending_) continue;
       each->Await(
           {&operand, 1},
-          [&](size_t, const absl::Status& why) { status.Update(why); },
+          [&](size_t, const absl::Status& why) {
+            status.Update(why);
+            return nullptr;
+          },
           PendingStorages::Waiter::kOfLibrary);
     }
   }

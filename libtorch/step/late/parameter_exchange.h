@@ -88,8 +88,6 @@ class ParameterExchange {
   void Finish(ParameterTransfer& transfer);
   // Has all ranks know which packs are missing on any of them.
   absl::Status AgreeOnMissing();
-  std::vector<at::Tensor> Tensors() const;
-  void RestoreRefused();
 
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   const int rank_;

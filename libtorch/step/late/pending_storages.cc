@@ -49,11 +49,12 @@ void PendingStorages::Await(absl::Span<const Operand> operands, Refuse refuse,
     }
     const Parameter* const missing = Missing(storage, is_written);
     if (missing == nullptr || closed_) continue;
-    storage.is_refused = true;
-    refuse(i, Reworded(status_, absl::StrCat("parameter '", missing->name,
-                                             "' could not be updated: ",
-                                             status_.message(), "; ", retry_,
-                                             " tries again")));
+    Refused refused = refuse(
+        i, Reworded(status_,
+                    absl::StrCat("parameter '", missing->name,
+                                 "' could not be updated: ", status_.message(),
+                                 "; ", retry_, " tries again")));
+    if (refused != nullptr) storage.refused = std::move(refused);
   }
 }
 
@@ -166,18 +167,14 @@ std::vector<int> PendingStorages::order() const {
   return order_;
 }
 
-std::vector<const void*> PendingStorages::TakeRefused() {
+std::vector<PendingStorages::Refused> PendingStorages::TakeRefused() {
   OrderedLock lock(mutex_);
-  std::vector<const void*> keys;
+  std::vector<Refused> refused;
   for (auto& [key, storage] : storages_) {
-    if (std::exchange(storage.is_refused, false)) keys.push_back(key);
+    if (storage.refused == nullptr) continue;
+    refused.push_back(std::exchange(storage.refused, nullptr));
   }
-  return keys;
-}
-
-void PendingStorages::SetRefused(const void* storage) {
-  OrderedLock lock(mutex_);
-  storages_[storage].is_refused = true;
+  return refused;
 }
 
 const PendingStorages::Parameter* PendingStorages::PendingOf(

@@ -34,6 +34,8 @@
 
 namespace terrace {
 
+class RefusedStorage;
+
 class PendingStorages {
  public:
   struct Operand {
@@ -63,9 +65,11 @@ class PendingStorages {
   // Blocks until every operand is as the step leaves it: parameters are
   // updated, and no update reads a gradient any more that is written. Calls
   // `refuse` with the index of each operand whose update has failed, and why,
-  // but never once the step is tried again, or is closed.
+  // but never once the step is tried again, or is closed. What `refuse` returns
+  // is kept for TakeRefused; it is null where nothing is to be taken back.
+  using Refused = std::shared_ptr<const RefusedStorage>;
   using Refuse =
-      absl::FunctionRef<void(size_t operand, const absl::Status& why)>;
+      absl::FunctionRef<Refused(size_t operand, const absl::Status& why)>;
   // The time that a thread of the library waits does not count as waited().
   enum class Waiter : bool { kOfProgram, kOfLibrary };
   void Await(absl::Span<const Operand> operands, Refuse refuse,
@@ -103,10 +107,8 @@ class PendingStorages {
 
   // Returns parameters in the order in which operations took them first.
   std::vector<int> order() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns the storages that were refused since the last call.
-  std::vector<const void*> TakeRefused() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The storage, which TakeRefused returned, is still refused.
-  void SetRefused(const void* storage) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the storages that were refused since the last call, each once.
+  std::vector<Refused> TakeRefused() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Parameter {
@@ -122,7 +124,7 @@ class PendingStorages {
     std::vector<size_t> gradients;
     std::vector<size_t> sent;
     bool is_used = false;
-    bool is_refused = false;
+    Refused refused;
   };
 
   // Returns a pending parameter that the operand waits for, or null.

@@ -4,16 +4,14 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "libtorch/hook/compat.h"
 #include "libtorch/hook/life/without_python.h"
-#include "libtorch/hook/managed_storage.h"
 #include "libtorch/hook/operation/argument_storages.h"
 #include "libtorch/hook/operation/effects.h"
 #include "libtorch/hook/operation_net.h"
+#include "libtorch/step/late/refused_storage.h"
 
 namespace terrace {
 namespace {
@@ -28,25 +26,16 @@ struct Operands {
   }
 };
 
-// The bytes of a managed storage come and go as before while it is refused.
-void Refuse(c10::StorageImpl& storage, const absl::Status& why) {
-  std::string text = absl::StrCat("terrace: ", why.message());
-  ManagedStorage* const managed = OperationNet::Get().Find(&storage);
-  if (managed == nullptr) return Arm(storage, std::move(text));
-  managed->owner().OnRefused(why);
-  managed->Bar(std::move(text));
-}
-
 void AwaitAll(const UpdateNet::List& pending) {
   for (const auto& each : pending) each->AwaitEnd();
 }
 
 void AwaitEach(const UpdateNet::List& pending, const Operands& operands) {
   for (const auto& each : pending) {
-    each->Await(operands.operands,
-                [&](size_t operand, const absl::Status& why) {
-                  Refuse(*operands.storages[operand], why);
-                });
+    each->Await(operands.operands, [&](size_t operand,
+                                       const absl::Status& why) {
+      return std::make_shared<RefusedStorage>(*operands.storages[operand], why);
+    });
   }
 }
 
@@ -122,6 +111,7 @@ absl::Status UpdateNet::Await(const c10::Storage& storage, bool is_written) {
     each->Await({&operand, 1}, [&](size_t, const absl::Status& why) {
       status.Update(absl::FailedPreconditionError(
           absl::StrCat("terrace: ", why.message())));
+      return nullptr;
     });
   }
   return status;

@@ -133,16 +133,6 @@ def exchange_memory(name: str, tensor: torch.Tensor, memory: torch.Tensor
     check(_any_offload().exchange_memory(name, tensor, memory))
 
 
-def forget_tensor(tensor: torch.Tensor) -> None:
-    """Nothing refers to it from within any more, until note_tensor()."""
-    _any_offload().forget_tensor(tensor)
-
-
-def note_tensor(tensor: torch.Tensor) -> None:
-    """It has a storage that may be offloaded, whatever it had before."""
-    _any_offload().note_tensor(tensor)
-
-
 def await_updates(tensor: torch.Tensor) -> None:
     """Until no update that goes on after a step reads or writes it.
     RuntimeError: one that writes it failed."""

@@ -164,15 +164,7 @@ class Offload:
     def retry(self) -> None:
         """Parameters that could not be fetched may be tried again, as after a
         path was repaired. After a backward that failed, a program calls
-        zero_grad() and runs forward and backward again.
-
-        Before torch 2.12 they are fetched at once, and views of such a
-        parameter that were made before go on raising.
-
-        Raises:
-            OSError, DataLossError: before torch 2.12, where a parameter cannot
-                be fetched; those that can be fetched are.
-            RuntimeError: a parameter that failed is leased or in use."""
+        zero_grad() and runs forward and backward again."""
         self._managed.retry()
 
     def flush(self) -> None:
@@ -187,9 +179,9 @@ class Offload:
     def error(self) -> Exception | None:
         """The first failure to bring a parameter, which is an OSError or a
         DataLossError with errno, filename and offset; else the first failure to
-        update a parameter after step(), or to take it over again after that;
-        None where nothing failed. The operation that needed the parameter
-        raised a RuntimeError whose text begins with "terrace:"."""
+        update a parameter after step(); None where nothing failed. The
+        operation that needed the parameter raised a RuntimeError whose text
+        begins with "terrace:"."""
         return self._managed.error()
 
     def stats(self) -> dict[str, Any]:

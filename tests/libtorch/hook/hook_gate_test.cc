@@ -229,7 +229,6 @@ TEST_F(BarTest, UsesThrowWhereverTheBytesAre) {
   EXPECT_EQ(hook().stats().failures, 0);
 }
 
-// A fetch for an operation that fails would be for ever on LibTorch 2.11.
 TEST_F(BarTest, WhatCannotBeReadMeanwhileIsThereAgainAfterwards) {
   Make(64 << 10);
   const at::Tensor plain = at::randn({64, 64});
@@ -245,32 +244,24 @@ TEST_F(BarTest, WhatCannotBeReadMeanwhileIsThereAgainAfterwards) {
               }),
               HasSubstr("not yet"));
   EXPECT_EQ(hook().stats().failures, 0);
-  if (!managed.Unbar()) {
-    // Nor is it where another storage cannot be given its bytes at first.
-    const absl::Status unread = managed.owner().Replace(managed, tensor);
-    EXPECT_TRUE(absl::IsUnavailable(unread)) << unread;
-    world().faults().Clear();
-    const absl::Status status = managed.owner().Replace(managed, tensor);
-    ASSERT_TRUE(status.ok()) << status;
-  }
+  managed.Unbar();
   world().faults().Clear();
   EXPECT_TRUE(tensor.equal(plain));
 }
 
-TEST_F(BarTest, ItIsTakenBackOrTheTensorGetsAnotherStorage) {
+TEST_F(BarTest, ItIsTakenBackAndViewsOfBeforeAreUsableToo) {
   Make(1 << 20);
   const at::Tensor plain = at::randn({64, 64});
   for (const bool is_cold : {false, true}) {
     at::Tensor tensor = Managed(is_cold ? "b" : "a", plain.clone());
+    const at::Tensor view = tensor.view({-1});
     if (is_cold) hook().EvictAll();
     ManagedStorage& managed = ManagedOf(tensor);
     managed.Bar("terrace: not yet");
     EXPECT_NE(TextThrown([&] { tensor.sum(); }), "");
-    if (!managed.Unbar()) {
-      const absl::Status status = managed.owner().Replace(managed, tensor);
-      ASSERT_TRUE(status.ok()) << status;
-    }
+    managed.Unbar();
     EXPECT_TRUE(hook().Manages(tensor));
+    EXPECT_TRUE(view.equal(plain.view({-1})));
     EXPECT_TRUE(tensor.equal(plain));
     hook().EvictAll();
     EXPECT_TRUE(IsCold(tensor));
@@ -281,40 +272,19 @@ TEST_F(BarTest, ItIsTakenBackOrTheTensorGetsAnotherStorage) {
   }
 }
 
-TEST_F(BarTest, OneThatCannotBeTakenOverAgainIsOrdinaryAndThatIsTold) {
-  Make(1 << 20);
-  const at::Tensor plain = at::randn({256, 256});
-  const at::Tensor tensor = Managed("a", plain.clone());
-  ASSERT_TRUE(hook().Resize(64 << 10, 64 << 10).ok());
-  ASSERT_TRUE(hook().error().ok()) << hook().error();
-  ManagedStorage& managed = ManagedOf(tensor);
-  const absl::Status status = managed.owner().Replace(managed, tensor);
-  EXPECT_TRUE(status.ok()) << status;
-  EXPECT_FALSE(hook().Manages(tensor));
-  EXPECT_TRUE(tensor.equal(plain));
-  EXPECT_FALSE(hook().error().ok());
-  EXPECT_THAT(std::string(hook().error().message()),
-              AllOf(HasSubstr("'a'"), HasSubstr("ordinary memory"),
-                    HasSubstr("the budget is")));
-}
-
-TEST_F(BarTest, OneThatIsInUseIsReplacedAsSoonAsItIsNot) {
+// A lease keeps the storage in use.
+TEST_F(BarTest, OneThatIsInUseIsTakenBackAtOnce) {
   Make(1 << 20);
   const at::Tensor plain = at::randn({64, 64});
   const at::Tensor tensor = Managed("a", plain.clone());
   const at::Tensor alias = tensor.detach();
   auto lease = hook().MakeLease(tensor, Hook::Access::kRead);
   ASSERT_TRUE(lease.ok()) << lease.status();
-  ManagedStorage& managed = ManagedOf(tensor);
-  managed.Bar("terrace: not yet");
-  managed.owner().ReplaceLater(
-      managed.self(), {StorageOwner::WeakTensor(tensor.getIntrusivePtr()),
-                       StorageOwner::WeakTensor(alias.getIntrusivePtr())});
+  ManagedOf(tensor).Bar("terrace: not yet");
   EXPECT_THAT(TextThrown([&] { tensor.sum(); }), HasSubstr("not yet"));
-  lease->End();
+  ManagedOf(tensor).Unbar();
   EXPECT_TRUE(tensor.equal(plain));
-  EXPECT_TRUE(hook().Manages(tensor));
-  EXPECT_TRUE(alias.is_alias_of(tensor));
+  lease->End();
   hook().EvictAll();
   EXPECT_TRUE(alias.equal(plain));
 }

@@ -106,9 +106,8 @@ TEST_F(HookTest, UnguardedAccessesNeverFindANumber) {
   Make(64 << 10);
   const at::Tensor tensor = Cold("cold", {64, 64});
   for (const Access& access : Accesses()) {
-    EXPECT_EQ(InChild(access, tensor), kCanDisarm<c10::StorageImpl>
-                                           ? Found::kOurText
-                                           : access.before_2_12)
+    EXPECT_EQ(InChild(access, tensor),
+              kTellsAway ? Found::kOurText : access.before_2_12)
         << access.name;
   }
   EXPECT_TRUE(IsCold(tensor));

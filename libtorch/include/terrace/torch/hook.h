@@ -18,11 +18,9 @@
 //
 // A tensor that a fetch cannot bring makes the operation throw c10::Error,
 // whose text begins with "terrace:" and names the tensor, its size and what
-// failed; error() has the Status. Retry() lets the tensor be fetched again.
-// Before 2.12 Retry() fetches it at once, and gives the tensors that were
-// managed another storage, so that views that were made before go on throwing.
-// After a backward that has failed the graph is gone: the program zeroes the
-// gradients, and runs forward and backward again.
+// failed; error() has the Status. Retry() lets the tensor be fetched again, for
+// every view of it. After a backward that has failed the graph is gone: the
+// program zeroes the gradients, and runs forward and backward again.
 //
 // A forked child has none of its parent's bytes: each use of them throws there.
 //
@@ -235,10 +233,8 @@ class Hook {
   // were.
   int64_t EvictAll();
 
-  // Fetches that failed may be tried again; before LibTorch 2.12 Retry tries
-  // them, and returns the first error. Fails with FailedPrecondition when a
-  // tensor that has failed is leased or in use, or an update of it goes on or
-  // has failed; the caller may try again later.
+  // Fetches that failed are tried again by the next use. Returns Cancelled in a
+  // forked child.
   absl::Status Retry();
 
   // Ends the management of all tensors, once no late step's updates go on; no
@@ -255,10 +251,9 @@ class Hook {
   // tensors, which come and go, are in stats().
   std::vector<BlockedOn> blocked() const;
   // Returns the first failure of a fetch, or of ManageSaved or a gradient, or
-  // of an update whose failure refused an operation a managed tensor, or of
-  // taking a tensor over again that has another storage; errno and path are
-  // with it. The lack of room that a lease or Close meets is told to its caller
-  // alone.
+  // of an update whose failure refused an operation a managed tensor; errno and
+  // path are with it. The lack of room that a lease or Close meets is told to
+  // its caller alone.
   absl::Status error() const;
 
  private:

@@ -197,10 +197,8 @@ class Offload {
   // Without steps the tensor that was used longest ago leaves first.
   virtual void BeginStep() = 0;
 
-  // Fetches that failed may be tried again, as after a path was repaired.
-  // Before LibTorch 2.12 they are tried here, and the first error is returned;
-  // views that were made before go on throwing. Returns FailedPrecondition when
-  // the Offload is closed, or a parameter that has failed is leased or in use.
+  // Fetches that failed are tried again by the next use, as after a path was
+  // repaired. Returns FailedPrecondition when the Offload is closed.
   virtual absl::Status Retry() = 0;
 
   // Blocks until no updates of joined optimizers go on, each as the optimizer's

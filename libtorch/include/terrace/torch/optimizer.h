@@ -60,8 +60,7 @@
 //     takes, and an operation that writes a gradient waits for the update that
 //     reads it; a backward pass waits for all updates with its first function.
 //     An operation that waits for an update which has failed throws c10::Error,
-//     with a text that begins with "terrace:"; before LibTorch 2.12 views of
-//     that parameter that were made before go on throwing after it is mended;
+//     with a text that begins with "terrace:";
 //   - data_ptr(), and code that reads or writes through an address, is no
 //     operation: it sees a parameter before its update, after it, or a part of
 //     each. Call Flush() first;

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from terrace._base.library import forget_tensor, note_tensor
 from terrace._base.process_lock import ProcessLock
 from terrace._base.replaced import Entry, Replaced
 
@@ -91,13 +90,9 @@ def _unwatched(original: Callable[..., Any]) -> Callable[..., Any]:
                    for one in _all.of(tensor)]
         for one, _ in watched:
             one.let_go()
-        forget_tensor(t1)
-        forget_tensor(t2)
         try:
             return original(t1, t2)
         finally:
-            note_tensor(t1)
-            note_tensor(t2)
             for one, tensor in watched:
                 one.watch(tensor)
     return swap_tensors

@@ -55,7 +55,6 @@ class FakeStorage final : public StorageLife {
     return true;
   }
   void Refuse(const std::string& /*text*/) override {}
-  bool Forgive() override { return true; }
   absl::Status MoveOut() override {
     memory_.assign(data_, data_ + size_bytes());
     data_ = memory_.data();

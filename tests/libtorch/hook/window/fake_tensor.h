@@ -21,7 +21,6 @@ class FakeTensor final : public WindowTensor {
   std::byte* data = nullptr;      // installed
   std::vector<std::byte> memory;  // of its own, after MoveOut
   std::string refusal;            // the last
-  bool can_forgive = true;
   bool has_storage = true;
 
   absl::Span<std::byte> bytes() const {
@@ -40,7 +39,6 @@ class FakeTensor final : public WindowTensor {
     return true;
   }
   void Refuse(const std::string& text) override { refusal = text; }
-  bool Forgive() override { return can_forgive; }
   absl::Status MoveOut() override {
     memory.assign(data, data + size_bytes());
     data = memory.data();
