@@ -97,10 +97,22 @@ void ByteAdmission::Admit(absl::Time now,
   bool again = true;
   while (again) {
     const Waiting waiting = AllWaiting();
-    again = false;
     if (waiting.empty()) return;
+    std::vector<Round> rounds;
+    bool answered = false;
+    bool lacks = false;
     for (TierResidency* const each : parts_.working->memories()) {
-      again |= AdmitAt(*each, waiting, now, holders, errors);
+      const Round& round =
+          rounds.emplace_back(AdmitAt(*each, waiting, now, errors));
+      answered |= round.answered;
+      lacks |= round.oldest.customer != nullptr;
+    }
+    // Who was answered does not wait any more and may have pins that can be
+    // asked for, and perhaps no message comes after the answer: those that lack
+    // room are looked at again in this turn.
+    again = answered && lacks;
+    for (size_t i = 0; i < rounds.size() && !answered && !again; ++i) {
+      again = ServeStuck(rounds[i], now, holders, errors);
     }
   }
 }
@@ -114,14 +126,16 @@ ByteAdmission::Waiting ByteAdmission::AllWaiting() const {
   return waiting;
 }
 
-bool ByteAdmission::AdmitAt(TierResidency& residency, const Waiting& waiting,
-                            absl::Time now,
-                            const std::function<std::string()>& holders,
-                            std::vector<QueueError>* errors) {
+ByteAdmission::Round ByteAdmission::AdmitAt(TierResidency& residency,
+                                            const Waiting& waiting,
+                                            absl::Time now,
+                                            std::vector<QueueError>* errors) {
   Round round{.room = ByteRoom(residency, *parts_.pins)};
+  // Who waits for another memory's room gives nothing back here either.
   for (const auto& [id, customer] : waiting) {
-    if (customer->tier != residency.id()) continue;
-    for (const uint64_t token : customer->waiting.at(id).in_use) {
+    const auto found = customer->waiting.find(id);
+    if (found == customer->waiting.end()) continue;  // answered at another
+    for (const uint64_t token : found->second.in_use) {
       round.room.AddWaiting(token);
     }
   }
@@ -134,10 +148,11 @@ bool ByteAdmission::AdmitAt(TierResidency& residency, const Waiting& waiting,
       NoteUses(group);
     }
     if (TryAdmit(*customer, group, round, now, errors)) {
+      round.answered = true;
       parts_.customers->EraseWaiting(*customer, id);
     }
   }
-  return ServeStuck(round, now, holders, errors);
+  return round;
 }
 
 void ByteAdmission::NoteUses(Group& group) {
@@ -153,7 +168,9 @@ bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
                              absl::Time now, std::vector<QueueError>* errors) {
   const bool uses_pins = !group.in_use.empty();
   const auto is_claimed = [&round](const Want& want) {
-    return round.claimed.contains(want.tensor.value);
+    const auto found = round.claimed.find(want.tensor.value);
+    if (found == round.claimed.end()) return false;
+    return found->second || want.access != Access::kRead;
   };
   if (!uses_pins &&
       std::any_of(group.wants.begin(), group.wants.end(), is_claimed)) {
@@ -165,7 +182,7 @@ bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
   if (turn == Admission::Turn::kFailed) return true;
   if (turn == Admission::Turn::kLater) {
     for (const Want& want : group.wants) {
-      round.claimed.insert(want.tensor.value);
+      round.claimed[want.tensor.value] |= want.access != Access::kRead;
     }
     return false;
   }
@@ -183,7 +200,6 @@ bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
   parts_.write_back->StartLeaving(&leaving, errors);
   parts_.working->EndKeep();
   if (found) {
-    round.admitted = true;
     parts_.admission->Begin(customer, group, tensors, &rooms, now);
     return true;
   }
@@ -196,13 +212,19 @@ bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
   return false;
 }
 
-// What is admitted will end, and so will what moves and what computes.
+// What is admitted will end, and so will what moves and what computes; also at
+// another memory, which who holds pins here may wait for.
 bool ByteAdmission::IsStuck(const Round& round,
                             absl::Span<Tensor* const> tensors) const {
-  if (round.room.comes() || !round.room.AllWaitBut(tensors)) return false;
+  if (!round.room.AllWaitBut(tensors)) return false;
+  for (const TierResidency* const each : parts_.working->memories()) {
+    if (each->residents().leaving() > 0) return false;
+    if (parts_.pins->coming_bytes(each->id()) > 0) return false;
+  }
   const TierResidency& residency = round.room.residency();
   for (const Customer* const each : parts_.customers->open()) {
-    if (each->tier == residency.id() && each->admitted > 0) return false;
+    const bool counts = each->bytes.has_value() || each->tier == residency.id();
+    if (counts && each->admitted > 0) return false;
   }
   int64_t bytes = 0;
   for (const Tensor* const tensor : tensors) {
@@ -218,7 +240,7 @@ bool ByteAdmission::ServeStuck(Round& round, absl::Time now,
   const Lacking& chosen = round.oldest_with_pins.customer != nullptr
                               ? round.oldest_with_pins
                               : round.oldest;
-  if (chosen.customer == nullptr || round.admitted) return false;
+  if (chosen.customer == nullptr) return false;
   Customer& customer = *chosen.customer;
   Group& group = customer.waiting.at(chosen.group);
   Admission::Tensors tensors;
@@ -249,7 +271,7 @@ bool ByteAdmission::ServeStuck(Round& round, absl::Time now,
                                      "; held: ", holders())));
   }
   parts_.customers->EraseWaiting(customer, chosen.group);
-  return !found.ok();
+  return true;
 }
 
 absl::Status ByteAdmission::FindBeyond(TierResidency& residency,

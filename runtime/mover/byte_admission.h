@@ -1,8 +1,8 @@
 // Which groups of queues of bytes are served: any of them that can be had, in
 // the order in which they came. One that finds no room holds up no other; the
 // first of these, and those whose askers use pins, ask for idle pins back. A
-// group that is to write a tensor keeps later groups from it, unless these use
-// pins.
+// group that waits to write a tensor keeps later groups from it, and one that
+// waits to read it later writers, unless these use pins.
 //
 // Where nothing leaves and all pins belong to holders that wait, no room will
 // come: the oldest group whose asker uses pins is had beyond the budget, or the
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "prefetch/trace_planner.h"
@@ -76,10 +76,11 @@ class ByteAdmission {
   // One look at all groups of a tier.
   struct Round {
     ByteRoom room;
-    absl::flat_hash_set<int64_t> claimed;  // tensors of groups that wait
-    Lacking oldest;                        // of those that find no room
+    // Tensors of groups that wait for pins or transfers: to be written?
+    absl::flat_hash_map<int64_t, bool> claimed;
+    Lacking oldest;  // of those that find no room
     Lacking oldest_with_pins;
-    bool admitted = false;
+    bool answered = false;  // a group was admitted, or has failed
   };
 
   absl::Status CheckOpen(const OpenBytesRequest& request,
@@ -87,14 +88,14 @@ class ByteAdmission {
   bool NoteUse(const Tensor& tensor);
   void NoteUses(Group& group);
   Waiting AllWaiting() const;
-  // True: what it was about has changed, so that all are to be looked at again.
-  bool AdmitAt(TierResidency& residency, const Waiting& waiting, absl::Time now,
-               const std::function<std::string()>& holders,
-               std::vector<QueueError>* errors);
+  Round AdmitAt(TierResidency& residency, const Waiting& waiting,
+                absl::Time now, std::vector<QueueError>* errors);
   // True: the group was admitted, or has failed.
   bool TryAdmit(Customer& customer, Group& group, Round& round, absl::Time now,
                 std::vector<QueueError>* errors);
   bool IsStuck(const Round& round, absl::Span<Tensor* const> tensors) const;
+  // After a round that answered nobody. True: what it was about has changed, so
+  // that all are to be looked at again.
   bool ServeStuck(Round& round, absl::Time now,
                   const std::function<std::string()>& holders,
                   std::vector<QueueError>* errors);

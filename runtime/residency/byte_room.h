@@ -41,11 +41,6 @@ class ByteRoom {
             std::vector<Tensor*>* leaving);
   // The second part of it, for a window.
   void AskFor(int64_t bytes);
-  // Something leaves or was asked for.
-  bool comes() const {
-    return residency_.residents().leaving() > 0 ||
-           pins_.coming_bytes(residency_.id()) > 0;
-  }
 
   TierResidency& residency() const { return residency_; }
 

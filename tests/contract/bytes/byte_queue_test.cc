@@ -170,6 +170,30 @@ TEST_P(ByteQueueContract, WhatFindsNoRoomHoldsUpNoOther) {
   EXPECT_TRUE(HasPattern(Take(waits).front().data(), 3));
 }
 
+TEST_P(ByteQueueContract, AReaderThatWaitsHoldsUpNoOtherReader) {
+  Open(4);
+  const TensorId a = Written("a", kPage, 1);
+  const TensorId b = Written("b", kPage, 2);
+  Pin writes = Have(b, Access::kUpdate);
+  const uint64_t waits = Push({{a}, {b}});
+  ASSERT_THAT(Await(waits).recalls, ElementsAre(writes.token()));
+  queue_->Keep(writes.token());
+  const uint64_t writer = Push({{a, Access::kUpdate}});
+  EXPECT_TRUE(Waits(writer));  // behind the reader
+  EXPECT_TRUE(Waits(waits));
+  writes.ReleaseUnchanged();
+  EXPECT_EQ(Take(waits).size(), 2u);
+  EXPECT_EQ(Take(writer).size(), 1u);
+  writes = Have(b, Access::kUpdate);
+  const uint64_t again = Push({{a}, {b}});
+  ASSERT_THAT(Await(again).recalls, ElementsAre(writes.token()));
+  queue_->Keep(writes.token());
+  EXPECT_TRUE(HasPattern(Have(a, Access::kRead).data(), 1));
+  EXPECT_TRUE(Waits(again));
+  writes.ReleaseUnchanged();
+  EXPECT_EQ(Take(again).size(), 2u);
+}
+
 TEST_P(ByteQueueContract, WhoWaitsForWhatIsNotAnsweredEndsAtItsDeadline) {
   Open(1);
   const TensorId a = Written("a", kPage, 1);
@@ -212,6 +236,22 @@ TEST_P(ByteQueueContract, WhereAllThatHoldPinsWaitTheOldestGoesBeyond) {
   EXPECT_TRUE(
       world().WaitUntil([&] { return stats().bytes.beyond_bytes == 0; }));
   EXPECT_EQ(stats().bytes.beyond_peak_bytes, kPlace);
+}
+
+// Both come in one turn, and whoever has the other answer says nothing more.
+TEST_P(ByteQueueContract, WhatIsServedBesideItDoesNotHideThatAGroupIsStuck) {
+  Open(2);
+  const TensorId a = Written("a", kPage, 1);
+  const TensorId b = Written("b", kPage, 2);
+  const TensorId c = Written("c", kPage, 3);
+  std::vector<Pin> pins = Take(Push({{a}, {b}}));
+  const uint64_t stuck = Push({{c}}, {pins[0].token(), pins[1].token()});
+  const uint64_t here = Push({{a}});
+  Awaited news = Await(stuck);
+  ASSERT_TRUE(news.pins.has_value() && news.pins->ok());
+  EXPECT_EQ(news.beyond_bytes, kPlace);
+  EXPECT_TRUE(HasPattern((*news.pins)->front().data(), 3));
+  EXPECT_TRUE(HasPattern(Take(here).front().data(), 1));
 }
 
 TEST_P(ByteQueueContract, WhoJoinsARequestIsNotWaitedFor) {
