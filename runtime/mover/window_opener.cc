@@ -161,7 +161,9 @@ bool WindowOpener::TryOpenForOne(Opening& opening, bool* hope,
   }
   Reservation range = MakeRoom(opening.tier, opening.bytes, hope, errors);
   if (range.empty()) {
+    AskForPins(opening.tier, opening.bytes);
     const bool comes =
+        parts_.byte_pins->coming_bytes(opening.tier) > 0 ||
         MayCome(opening.tier, opening.bytes, RoomAwaits::kNoPins);
     // Pins that end in this turn are heard of in the next.
     *hope = comes || !opening.is_last_look;

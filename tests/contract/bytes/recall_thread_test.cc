@@ -2,6 +2,7 @@
 // sanitiser runs it.
 #include "terrace/recall_thread.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -153,11 +154,9 @@ TEST_P(RecallThreadContract, AnswersWhereNoThreadWaits) {
   });
   ASSERT_TRUE(thread.ok()) << thread.status();
   const uint64_t token = a.token();
-  // A queue with slots wants to write it: no thread waits at the queue of
-  // bytes.
-  queue_.get();
   auto other = runtime().Acquire(tensors_[0], Access::kUpdate, Shortly());
   EXPECT_TRUE(absl::IsResourceExhausted(other.status()));  // all is promised
+  // The group wants to write it, and no thread is in Await.
   const Want want{tensors_[0], Access::kUpdate};
   const auto request = queue_->Push({&want, 1}, {}, Soon());
   ASSERT_TRUE(request.ok());
@@ -165,6 +164,34 @@ TEST_P(RecallThreadContract, AnswersWhereNoThreadWaits) {
   auto news = queue_->Await(*request, Soon());
   ASSERT_TRUE(news.ok());
   EXPECT_TRUE(news->pins.has_value() && news->pins->ok());
+}
+
+// What is idle beyond the window is a resident like any other.
+TEST_P(RecallThreadContract, IdlePinsMakeRoomForAQueueForOneTensor) {
+  Make(3);
+  auto queue = runtime().OpenBytes(2 * kPlace);
+  ASSERT_TRUE(queue.ok()) << queue.status();
+  queue_ = *std::move(queue);
+  tensors_ = world().RegisterMany(4, kPage);
+  std::vector<Pin> pins;
+  for (size_t i = 0; i < 3; ++i) {
+    pins.push_back(Have(tensors_[i], Access::kOverwrite, {}, [](uint64_t) {}));
+    std::fill(pins.back().data().begin(), pins.back().data().end(),
+              std::byte{0});
+  }
+  auto thread = RecallThread::Start(*queue_, [&](uint64_t token) {
+    for (Pin& pin : pins) {
+      if (pin.token() == token) pin.Release();
+    }
+  });
+  ASSERT_TRUE(thread.ok()) << thread.status();
+  const auto own = runtime().OpenQueueFor(tensors_[3], Soon());
+  EXPECT_TRUE(own.ok()) << own.status();
+  thread->reset();
+  EXPECT_EQ(stats().bytes.recalls, 1);
+  for (Pin& pin : pins) {
+    if (pin.valid()) pin.Release();
+  }
 }
 
 TEST_P(RecallThreadContract, DoesNotExistInAChild) {

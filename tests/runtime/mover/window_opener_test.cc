@@ -63,6 +63,7 @@ class WindowOpenerTest : public AdmissionTest {
                         .planner = &core_.planner,
                         .working = &core_.working,
                         .staging = &core_.others.staging,
+                        .byte_pins = &core_.byte_pins,
                         .write_back = &core_.write_back,
                         .transfers = &core_.transfers}};
 };
