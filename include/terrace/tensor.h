@@ -32,8 +32,8 @@ struct TensorSpec {
   int64_t size_bytes = 0;     // payload, > 0
   int64_t global_offset = 0;  // of its first element in the whole state
   // Of a tensor that is made anew in each step, as an activation is: its number
-  // among those in the step, from 0 on. By it the use of this step's tensor
-  // says when the next step's is used. -1: the tensor's id says that.
+  // among those in the step, from 0 to INT32_MAX. By it the use of this step's
+  // tensor says when the next step's is used. -1: the tensor's id says that.
   int64_t step_number = -1;
 };
 

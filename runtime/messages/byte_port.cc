@@ -27,7 +27,8 @@ void BytePort::Deliver(std::vector<ReadyGroup>* ready) {
   std::vector<ReadyGroup> unwanted;
   for (ReadyGroup& group : *ready) {
     const auto found = requests_.find(group.tag);
-    if (found == requests_.end()) {
+    // A client that names two groups alike has the first one's answer.
+    if (found == requests_.end() || found->second.answer.has_value()) {
       unwanted.push_back(std::move(group));
       continue;
     }

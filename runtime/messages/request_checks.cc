@@ -1,14 +1,18 @@
 #include "runtime/messages/request_checks.h"
 
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 
 namespace terrace {
 
 absl::Status CheckSpec(const TensorSpec& spec) {
-  if (spec.step_number < -1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor '", spec.name, "' with number ", spec.step_number,
-                     " in its step: they count from 0, and -1 is none"));
+  if (spec.step_number < -1 || spec.step_number > INT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor '", spec.name, "' with number ", spec.step_number,
+        " in its step: they count from 0 to ", INT32_MAX, ", and -1 is none"));
   }
   if (!spec.name.empty() && spec.size_bytes > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -24,8 +28,9 @@ absl::Status CheckWants(absl::Span<const Want> wants, int slots,
                                                    " tensors; the window has ",
                                                    slots, " slots"));
   }
-  for (size_t i = 0; i < wants.size(); ++i) {
-    const TensorId tensor = wants[i].tensor;
+  absl::InlinedVector<int64_t, 16> ids;  // a queue of bytes may have thousands
+  for (const Want& want : wants) {
+    const TensorId tensor = want.tensor;
     const int64_t size_bytes = size_of(tensor);
     if (size_bytes < 0) {
       return absl::InvalidArgumentError(
@@ -36,13 +41,13 @@ absl::Status CheckWants(absl::Span<const Want> wants, int slots,
           absl::StrCat("tensor ", tensor.value, " has ", size_bytes,
                        " bytes; a slot holds ", slot_bytes));
     }
-    for (size_t j = 0; j < i; ++j) {
-      if (wants[j].tensor != tensor) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", tensor.value, " twice in one group"));
-    }
+    ids.push_back(tensor.value);
   }
-  return absl::OkStatus();
+  std::sort(ids.begin(), ids.end());
+  const auto twice = std::adjacent_find(ids.begin(), ids.end());
+  if (twice == ids.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor ", *twice, " twice in one group"));
 }
 
 absl::Status CheckStepBegins(std::optional<int64_t> open) {

@@ -113,6 +113,21 @@ TEST_F(BytePortTest, AnAnswerThatNobodyWaitsForEndsItsPins) {
               ElementsAre(std::make_pair(100 + request, PinEnd::kUnchanged)));
 }
 
+TEST_F(BytePortTest, ASecondAnswerToARequestEndsItsPins) {
+  const uint64_t request = port_.AddRequest();
+  Publish({request}, {});
+  std::vector<ReadyGroup> second(1);
+  second[0].tag = request;
+  second[0].grants = Grants{{.token = 7, .tensor = TensorId{0}}};
+  std::vector<uint64_t> recalls;
+  port_.Publish(&second, &recalls);
+  EXPECT_THAT(log_->ended,
+              ElementsAre(std::make_pair(uint64_t{7}, PinEnd::kUnchanged)));
+  const auto news = port_.Take(SystemClock(), request, Late());
+  ASSERT_TRUE(news.ok() && news->group.has_value());
+  EXPECT_EQ(news->group->grants->front().token, 100 + request);
+}
+
 TEST_F(BytePortTest, CloseEndsWhatWasNotTakenAndAllWaits) {
   const uint64_t taken = port_.AddRequest();
   const uint64_t untaken = port_.AddRequest();

@@ -135,6 +135,10 @@ TEST_F(IntakeTest, SizesAreLookedAt) {
       RegisterRequest{
           .specs = {{.name = "a", .size_bytes = 1, .step_number = -2}}},
       "with number -2 in its step");
+  ExpectRefused(RegisterRequest{.specs = {{.name = "a",
+                                           .size_bytes = 1,
+                                           .step_number = int64_t{1} << 31}}},
+                "with number 2147483648 in its step");
   ExpectRefused(RegisterRequest{.specs = {{.name = std::string(65'537, 'n'),
                                            .size_bytes = 1}}},
                 "a tensor's name of 65537 bytes: 'nnnn");
