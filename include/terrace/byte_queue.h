@@ -23,9 +23,10 @@
 // it is in use, Keep(token), and the pin ends as soon as its use does. So each
 // recall is followed by exactly one end of its pin, and a pin is recalled once
 // at most. A thread may be told of a pin that another has taken and not noted
-// yet: such a pin is in use. The end of a pin gives up the pin and not the
-// bytes: these stay in memory until their room is taken. A pin whose recall is
-// not answered stays, and who waits for it waits until its own deadline.
+// yet, which is in use, or has just ended, for which Keep does nothing. The end
+// of a pin gives up the pin and not the bytes: these stay in memory until their
+// room is taken. A pin whose recall is not answered stays, and who waits for it
+// waits until its own deadline.
 //
 // Room. `window_bytes` is what the customer is sure to have for pins in use,
 // beside the windows of all other queues. What is idle is a resident like any

@@ -83,6 +83,27 @@ void ByteAdmission::OnEnded(uint64_t token, Tensor& tensor, TierId tier) {
   parts_.working->at(tier).residents().PutBack(tensor);
 }
 
+void ByteAdmission::Serve(absl::Time now,
+                          const std::function<std::string()>& holders,
+                          std::vector<QueueError>* errors) {
+  Admit(now, holders, errors);
+  // What has expired may have kept others from a tensor.
+  if (ExpireAll(now, holders)) Admit(now, holders, errors);
+  PassRecalls();
+}
+
+bool ByteAdmission::ExpireAll(absl::Time now,
+                              const std::function<std::string()>& holders) {
+  bool any = false;
+  for (Customer* const customer : parts_.customers->open()) {
+    if (!customer->bytes.has_value()) continue;
+    if (!parts_.admission->HasExpired(*customer, now)) continue;
+    parts_.admission->Expire(*customer, now, holders());
+    any = true;
+  }
+  return any;
+}
+
 void ByteAdmission::PassRecalls() {
   for (const RecalledPin& each : parts_.pins->TakeAsked()) {
     Customer* const customer = parts_.customers->FindOpen(each.queue);

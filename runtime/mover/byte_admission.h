@@ -58,11 +58,11 @@ class ByteAdmission {
   // A granted pin has ended.
   void OnEnded(uint64_t token, Tensor& tensor, TierId tier);
 
-  // All that can be had now. `holders` says who has the rest.
-  void Admit(absl::Time now, const std::function<std::string()>& holders,
-             std::vector<QueueError>* errors);
+  // Admits all that can be had now, also where its deadline has come, and ends
+  // the other groups whose deadline has: `holders` says who has what they lack.
   // Hands over which pins are asked for back.
-  void PassRecalls();
+  void Serve(absl::Time now, const std::function<std::string()>& holders,
+             std::vector<QueueError>* errors);
 
   int64_t groups_beyond() const { return groups_beyond_; }
 
@@ -87,6 +87,11 @@ class ByteAdmission {
                          const TierResidency& residency) const;
   bool NoteUse(const Tensor& tensor);
   void NoteUses(Group& group);
+  void Admit(absl::Time now, const std::function<std::string()>& holders,
+             std::vector<QueueError>* errors);
+  // True: there was one.
+  bool ExpireAll(absl::Time now, const std::function<std::string()>& holders);
+  void PassRecalls();
   Waiting AllWaiting() const;
   Round AdmitAt(TierResidency& residency, const Waiting& waiting,
                 absl::Time now, std::vector<QueueError>* errors);

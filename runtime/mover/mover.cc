@@ -71,6 +71,7 @@ bool Mover::Serve(absl::Time now) {
       now, [this] { return core_.report().Holders(); }, &turn_.errors);
   HearErrors();
   for (Customer* const customer : core_.customers.open()) {
+    if (customer->bytes.has_value()) continue;
     core_.admission.Admit(*customer, now, &turn_.errors);
     HearErrors();
     if (!core_.admission.HasExpired(*customer, now)) continue;
@@ -78,10 +79,9 @@ bool Mover::Serve(absl::Time now) {
     core_.admission.Admit(*customer, now, &turn_.errors);
     HearErrors();
   }
-  core_.byte_admission.Admit(
+  core_.byte_admission.Serve(
       now, [this] { return core_.report().Holders(); }, &turn_.errors);
   HearErrors();
-  core_.byte_admission.PassRecalls();
   const size_t failed = core_.write_back.failed();
   core_.write_back.Start(&turn_.errors);
   HearErrors();

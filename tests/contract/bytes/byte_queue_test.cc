@@ -111,6 +111,8 @@ TEST_P(ByteQueueContract, AnEndedPinGivesUpThePinAndNotTheBytes) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(HasPattern(Have(a, Access::kRead).data(), 1));
   }
+  // What can be had is had at its deadline too.
+  EXPECT_EQ(Take(PushBy({{a}}, world().Now())).size(), 1u);
   EXPECT_EQ(stats().demand_reads, 0);
   EXPECT_EQ(stats().host.used_bytes, kPlace);
 }
