@@ -80,16 +80,6 @@ void BytePort::Close() {
   EndUntaken(untaken);
 }
 
-void BytePort::EndUntaken(std::vector<ReadyGroup>& untaken) const {
-  for (const ReadyGroup& group : untaken) {
-    if (!group.grants.ok()) continue;
-    for (const Grant& grant : *group.grants) {
-      pins_->EndPin(grant.token, PinEnd::kUnchanged);
-    }
-  }
-  untaken.clear();
-}
-
 uint64_t BytePort::AddRequest() {
   MutexLock lock(mutex_);
   requests_.try_emplace(++last_request_);

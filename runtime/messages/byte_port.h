@@ -23,6 +23,7 @@
 #include "base/mutex.h"
 #include "base/process.h"
 #include "runtime/messages/answers.h"
+#include "runtime/messages/untaken_groups.h"
 #include "terrace/pin.h"
 
 namespace terrace {
@@ -40,7 +41,9 @@ class BytePort final : public PinOwner {
   void Close();
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
   // Ends what is granted to groups that no customer took.
-  void EndUntaken(std::vector<ReadyGroup>& untaken) const;
+  void EndUntaken(std::vector<ReadyGroup>& untaken) const {
+    EndUntakenGroups(untaken, *pins_);
+  }
 
   struct News {
     std::optional<ReadyGroup> group;

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "runtime/messages/byte_port.h"
-#include "runtime/messages/request_queue.h"
+#include "runtime/messages/queue_client.h"
 #include "terrace/byte_queue.h"
 
 namespace terrace {

@@ -34,7 +34,7 @@ void QueuePort::Close() {
     untaken.swap(ready_);
     changed_.SignalAll();
   }
-  EndUntaken(untaken);
+  EndUntakenGroups(untaken, *pins_);
 }
 
 absl::StatusOr<ReadyGroup> QueuePort::Take(Clock& clock, uint64_t posted,

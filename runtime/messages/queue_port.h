@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "runtime/messages/answers.h"
+#include "runtime/messages/untaken_groups.h"
 #include "terrace/pin.h"
 
 namespace terrace {
@@ -36,16 +37,9 @@ class QueuePort {
   void Close();
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
 
-  // Ends what is granted to groups that no customer took: nothing was written.
-  template <typename Groups>
-  void EndUntaken(Groups& untaken) const {
-    for (const ReadyGroup& group : untaken) {
-      if (!group.grants.ok()) continue;
-      for (const Grant& grant : *group.grants) {
-        pins_->EndPin(grant.token, PinEnd::kUnchanged);
-      }
-    }
-    untaken.clear();
+  // Ends what is granted to groups that no customer took.
+  void EndUntaken(std::vector<ReadyGroup>& untaken) const {
+    EndUntakenGroups(untaken, *pins_);
   }
 
   // Customer: the next ready group; see RequestQueue::Next. `posted` is the

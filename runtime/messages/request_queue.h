@@ -3,31 +3,14 @@
 // time.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 
-#include "base/clock.h"
-#include "runtime/messages/inbox.h"
-#include "runtime/messages/intake.h"
-#include "runtime/messages/port.h"
+#include "runtime/messages/queue_client.h"
+#include "runtime/messages/queue_port.h"
 #include "terrace/request.h"
 
 namespace terrace {
-
-// Where the bytes of a queue's tier begin in this process.
-struct TierBase {
-  std::byte* data = nullptr;  // null: the CPU cannot address them
-  uintptr_t address = 0;      // as the tier's device has it
-};
-
-// What every queue of a client has of it.
-struct QueueParts {
-  Clock* clock = nullptr;  // outlives the queue
-  std::shared_ptr<Inbox> inbox;
-  std::shared_ptr<Intake> intake;
-  std::shared_ptr<Port> port;
-};
 
 // `port`: of queue `id`.
 std::unique_ptr<RequestQueue> MakeRequestQueue(int64_t id,
