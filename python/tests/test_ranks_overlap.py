@@ -4,8 +4,9 @@ bits are those of one process, whatever order operations take them in on each
 rank, also where one rank is slow, and where a late update of one fails and is
 tried again."""
 
+import contextlib
 import errno
-import os
+import functools
 import time
 
 import pytest
@@ -241,26 +242,22 @@ def test_a_checkpoint_between_late_steps(crew, tmp_path):
     alone.optimizer.close()
 
 
-def fail_on_the_second(path, seen):
-    """Four steps, of which a late update of the third fails on rank 1: what
-    flush() and an operation said, and the parameters."""
+def fail_on_the_second(path, third):
+    """Four steps, the third by third(optimizer, network, inputs, fails): within
+    fails() a late update fails on rank 1. What that said, and the
+    parameters."""
     rank = dist.get_rank()
     network = model(WIDTH)
     optimizer = terrace.AdamW(network.parameters(), lr=1e-2, overlap=True,
                               memory_budget='192KiB', nvme_path=path,
                               process_group=dist.group.WORLD)
+    fails = no_large_files if rank == 1 else contextlib.nullcontext
     generator = torch.Generator().manual_seed(20)
-    said = []
     for number in range(4):
         inputs = torch.randn(12, WIDTH, generator=generator)
         network(inputs).square().mean().backward()
         if number == 2:
-            with no_large_files() if rank == 1 else open(os.devnull):
-                optimizer.step()
-                if seen:
-                    said.append(error_of(lambda: network(inputs))[:2])
-                said.append(error_of(optimizer.flush)[:3])
-            optimizer.flush()
+            said = third(optimizer, network, inputs, fails)
         else:
             optimizer.step()
         optimizer.zero_grad()
@@ -270,38 +267,34 @@ def fail_on_the_second(path, seen):
     return said, parameters
 
 
-def look_on_one(path):
-    """As fail_on_the_second, but rank 0 is told first, by a look at its state:
-    what that and two calls of step() said, and the parameters."""
-    rank = dist.get_rank()
-    network = model(WIDTH)
-    optimizer = terrace.AdamW(network.parameters(), lr=1e-2, overlap=True,
-                              memory_budget='192KiB', nvme_path=path,
-                              process_group=dist.group.WORLD)
-    generator = torch.Generator().manual_seed(20)
+def flush_again(optimizer, network, inputs, fails, seen):
+    """What flush() says and, where it is `seen`, an operation before it."""
     said = []
-    for number in range(4):
-        inputs = torch.randn(12, WIDTH, generator=generator)
-        network(inputs).square().mean().backward()
-        if number == 2:
-            with no_large_files() if rank == 1 else open(os.devnull):
-                optimizer.step()
-                optimizer._store.share._exchange._native.wait()
-            if rank == 0:
-                said.append(error_of(optimizer.state_dict)[0])
-            optimizer.zero_grad()  # what is tried again has its gradients
-            said += [error_of(optimizer.step)[0] for _ in range(2)]
-        else:
-            optimizer.step()
-        optimizer.zero_grad()
+    with fails():
+        optimizer.step()
+        if seen:
+            said.append(error_of(lambda: network(inputs))[:2])
+        said.append(error_of(optimizer.flush)[:3])
     optimizer.flush()
-    parameters = bits(network.parameters())
-    optimizer.close()
-    return said, parameters
+    return said
+
+
+def look_on_one(optimizer, network, inputs, fails):
+    """What two calls of step() say after a look at the state has told rank 0
+    first, and what that look says."""
+    said = []
+    with fails():
+        optimizer.step()
+        optimizer._store.share._exchange._native.wait()
+    if dist.get_rank() == 0:
+        said.append(error_of(optimizer.state_dict)[0])
+    optimizer.zero_grad()  # what is tried again has its gradients
+    return said + [error_of(optimizer.step)[0] for _ in range(2)]
 
 
 def test_a_look_on_one_rank_leaves_all_in_step(crew, tmp_path):
-    (quiet, mine), (said, theirs) = crew.run(look_on_one, str(tmp_path))
+    (quiet, mine), (said, theirs) = crew.run(
+        fail_on_the_second, str(tmp_path), look_on_one)
     assert quiet == ['RankError', 'RankError', 'nothing']
     assert said == ['OSError', 'nothing']
     assert mine == theirs == undisturbed()
@@ -321,7 +314,8 @@ def undisturbed():
 
 @pytest.mark.parametrize('seen', [False, True])
 def test_one_fails_and_all_try_again(crew, tmp_path, seen):
-    results = crew.run(fail_on_the_second, str(tmp_path), seen)
+    results = crew.run(fail_on_the_second, str(tmp_path),
+                       functools.partial(flush_again, seen=seen))
     (quiet, mine), (said, theirs) = results
     if seen:
         for kind, text in (quiet.pop(0), said.pop(0)):
