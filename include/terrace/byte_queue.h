@@ -12,9 +12,9 @@
 //
 // Any thread pushes a group and waits for its own request: there is no first in
 // first out. A group that finds no room does not hold up a later one that needs
-// none, or that fits, or whose asker uses pins. Many pins may be held that
-// nobody uses: these are idle, and a tensor whose pin is idle costs nothing to
-// use.
+// none, or that fits, or whose asker uses pins; but room that others left to it
+// is taken by the last of these alone. Many pins may be held that nobody uses:
+// these are idle, and a tensor whose pin is idle costs nothing to use.
 //
 // Recalls. Where room is needed, or another's access excludes a pin, the pin is
 // asked for back: its token comes as a recall to a thread that waits in Await,

@@ -171,6 +171,8 @@ ByteAdmission::Round ByteAdmission::AdmitAt(TierResidency& residency,
     if (TryAdmit(*customer, group, round, now, errors)) {
       round.answered = true;
       parts_.customers->EraseWaiting(*customer, id);
+    } else {
+      round.room.KeepFor(group.room);
     }
   }
   return round;
@@ -188,6 +190,7 @@ void ByteAdmission::NoteUses(Group& group) {
 bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
                              absl::Time now, std::vector<QueueError>* errors) {
   const bool uses_pins = !group.in_use.empty();
+  group.room.uses_pins = uses_pins;
   const auto is_claimed = [&round](const Want& want) {
     const auto found = round.claimed.find(want.tensor.value);
     if (found == round.claimed.end()) return false;
@@ -217,7 +220,8 @@ bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
   std::vector<Tensor*> leaving;
   for (Tensor* const tensor : tensors) parts_.working->Keep(*tensor);
   const bool asks = uses_pins || round.oldest.customer == nullptr;
-  const bool found = round.room.Find(tensors, asks, &rooms, &leaving);
+  const bool found =
+      round.room.Find(tensors, asks, &group.room, &rooms, &leaving);
   parts_.write_back->StartLeaving(&leaving, errors);
   parts_.working->EndKeep();
   if (found) {

@@ -18,6 +18,7 @@
 #include "runtime/messages/ports.h"
 #include "runtime/messages/requests.h"
 #include "runtime/motion/transcript.h"
+#include "runtime/residency/byte_room.h"
 #include "runtime/residency/window.h"
 #include "runtime/tensor/wanted_tensors.h"
 
@@ -29,6 +30,7 @@ struct Group {
   uint64_t tag = 0;
   std::vector<Want> wants;
   std::vector<uint64_t> in_use;  // at a queue of bytes: pins that wait with it
+  RoomSeeker room;               // likewise
   std::vector<bool> held;        // per want, once admitted
   absl::Time deadline;
   int missing = 0;     // copies that are not whole yet, once admitted

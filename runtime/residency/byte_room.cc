@@ -23,7 +23,14 @@ bool ByteRoom::AllWaitBut(absl::Span<Tensor* const> tensors) const {
   return stay == pins_.pinned_tensors(residency_.id());
 }
 
-bool ByteRoom::Find(absl::Span<Tensor* const> tensors, bool asks, Rooms* rooms,
+int64_t ByteRoom::FreeFor(const RoomSeeker& seeker) const {
+  const int64_t free_bytes = FreeBytes(residency_.tier());
+  if (seeker.uses_pins) return free_bytes;
+  return std::max(int64_t{0}, free_bytes - kept_bytes_);
+}
+
+bool ByteRoom::Find(absl::Span<Tensor* const> tensors, bool asks,
+                    RoomSeeker* seeker, Rooms* rooms,
                     std::vector<Tensor*>* leaving) {
   rooms->clear();
   rooms->resize(tensors.size());
@@ -32,17 +39,26 @@ bool ByteRoom::Find(absl::Span<Tensor* const> tensors, bool asks, Rooms* rooms,
     if (tensor->at(residency_.id()) != nullptr) continue;
     bytes += ResidentBytes(tensor->spec.size_bytes);
   }
-  while (!Take(tensors, rooms)) {
-    const int64_t free_bytes = FreeBytes(residency_.tier());
+  if (bytes == 0) return true;
+  while (true) {
+    const int64_t free_bytes = FreeFor(*seeker);
+    const bool fits = bytes <= free_bytes;
+    if (fits && Take(tensors, rooms)) return true;
     // As much as all of it only if what is free is in parts.
-    int64_t missing = free_bytes < bytes ? bytes - free_bytes : bytes;
+    int64_t missing = fits ? bytes : bytes - free_bytes;
     const int64_t coming = std::min(missing, coming_bytes_);
     coming_bytes_ -= coming;
     missing -= coming;
-    if (missing == 0 || !MakeRoom(missing, tensors, asks, leaving))
-      return false;
+    if (missing == 0) return false;
+    const int64_t made = MakeRoom(missing, tensors, asks, leaving);
+    // What is larger than the budget never has it, however much is kept.
+    if (bytes <= residency_.tier().usage().capacity_bytes) {
+      seeker->made_bytes = std::min(bytes, seeker->made_bytes + made);
+    }
+    const int64_t free_now = FreeFor(*seeker);
+    // The rest is on its way, or cannot be had now.
+    if (free_now == free_bytes || free_now < bytes) return false;
   }
-  return true;
 }
 
 bool ByteRoom::Take(absl::Span<Tensor* const> tensors, Rooms* rooms) const {
@@ -67,9 +83,8 @@ bool ByteRoom::MayAsk(const Tensor& tensor, const Copy& copy) const {
          pins_.MayAsk(tensor, residency_.id(), copy.pins);
 }
 
-// True: some of it is free now.
-bool ByteRoom::MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides,
-                        bool asks, std::vector<Tensor*>* leaving) {
+int64_t ByteRoom::MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides,
+                           bool asks, std::vector<Tensor*>* leaving) {
   const TierId tier = residency_.id();
   const std::vector<Tensor*> victims =
       residency_.residents().FirstToLeave(bytes, [&](const Tensor& tensor) {
@@ -78,16 +93,17 @@ bool ByteRoom::MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides,
         return asks && MayAsk(tensor, copy) &&
                !absl::c_linear_search(besides, &tensor);
       });
-  const int64_t free_bytes = FreeBytes(residency_.tier());
+  int64_t made = 0;
   for (Tensor* const victim : victims) {
     if (victim->at(tier)->pins > 0) {
       residency_.residents().SetAside(*victim);
       pins_.AskForRoom(*victim, tier);
-    } else if (residency_.Evict(*victim)) {
-      leaving->push_back(victim);
+      continue;
     }
+    made += ResidentBytes(victim->spec.size_bytes);
+    if (residency_.Evict(*victim)) leaving->push_back(victim);
   }
-  return FreeBytes(residency_.tier()) != free_bytes;
+  return made;
 }
 
 void ByteRoom::AskFor(int64_t bytes) {

@@ -16,6 +16,12 @@
 
 namespace terrace {
 
+// Who seeks room, until it has it.
+struct RoomSeeker {
+  bool uses_pins = false;  // that end after it: it comes before all others
+  int64_t made_bytes = 0;  // what residents left to it so far
+};
+
 class ByteRoom {
  public:
   // In the order of a group's tensors; empty: it has a place already.
@@ -37,23 +43,28 @@ class ByteRoom {
   // A range for each of the tensors that has none, or for none of them: then it
   // sees to it that as much comes as is missing, as far as it can. `asks`: also
   // by asking for pins. `leaving`: what must be written back for it.
-  bool Find(absl::Span<Tensor* const> tensors, bool asks, Rooms* rooms,
-            std::vector<Tensor*>* leaving);
+  bool Find(absl::Span<Tensor* const> tensors, bool asks, RoomSeeker* seeker,
+            Rooms* rooms, std::vector<Tensor*>* leaving);
+  // What was made for a seeker that still waits is not for those that seek
+  // after it, unless they use pins.
+  void KeepFor(const RoomSeeker& seeker) { kept_bytes_ += seeker.made_bytes; }
   // The second part of it, for a window.
   void AskFor(int64_t bytes);
 
   TierResidency& residency() const { return residency_; }
 
  private:
+  int64_t FreeFor(const RoomSeeker& seeker) const;
   bool Take(absl::Span<Tensor* const> tensors, Rooms* rooms) const;
-  // Not of those `besides`, which the room is for.
-  bool MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides, bool asks,
-                std::vector<Tensor*>* leaving);
+  // Not of those `besides`, which the room is for. Returns what leaves for it.
+  int64_t MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides, bool asks,
+                   std::vector<Tensor*>* leaving);
   bool MayAsk(const Tensor& tensor, const Copy& copy) const;
 
   TierResidency& residency_;
   BytePins& pins_;
   int64_t coming_bytes_;  // that nobody in this turn waits for yet
+  int64_t kept_bytes_ = 0;
   absl::flat_hash_set<const Tensor*> waiting_;
 };
 

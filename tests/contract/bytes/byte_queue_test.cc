@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/contract/contract_fixture.h"
+#include "tests/contract/bytes/byte_contract_fixture.h"
 #include "tests/support/own_child.h"
 
 namespace terrace {
@@ -15,62 +15,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class ByteQueueContract : public ContractTest {
- protected:
-  // A budget of that many tensors of a page, promised to one queue.
-  void Open(int places) {
-    Make(places);
-    queue_ = OpenMore(places);
-  }
-  std::unique_ptr<ByteQueue> OpenMore(int places) {
-    auto queue = runtime().OpenBytes(places * kPlace);
-    EXPECT_TRUE(queue.ok()) << queue.status();
-    return queue.ok() ? *std::move(queue) : nullptr;
-  }
-  uint64_t Push(std::vector<Want> wants, std::vector<uint64_t> in_use = {}) {
-    return PushBy(wants, Soon(), in_use);
-  }
-  uint64_t PushBy(std::vector<Want> wants, Time deadline,
-                  std::vector<uint64_t> in_use = {}) {
-    const auto request = queue_->Push(wants, in_use, deadline);
-    EXPECT_TRUE(request.ok()) << request.status();
-    return request.value_or(0);
-  }
-  Awaited Await(uint64_t request) {
-    auto news = queue_->Await(request, Soon());
-    EXPECT_TRUE(news.ok()) << news.status();
-    return news.ok() ? *std::move(news) : Awaited();
-  }
-  std::vector<uint64_t> AwaitRecalls(ByteQueue& queue) {
-    auto recalls = queue.AwaitRecalls(Soon());
-    EXPECT_TRUE(recalls.ok()) << recalls.status();
-    return recalls.value_or(std::vector<uint64_t>());
-  }
-  // The request's pins. They end soon, so that recalls need no answer.
-  std::vector<Pin> Take(uint64_t request) {
-    Awaited news = Await(request);
-    EXPECT_TRUE(news.pins.has_value() && news.pins->ok());
-    if (!news.pins.has_value() || !news.pins->ok()) return {};
-    return **std::move(news.pins);
-  }
-  Pin Have(TensorId tensor, Access access) {
-    std::vector<Pin> pins = Take(Push({{tensor, access}}));
-    return pins.empty() ? Pin() : std::move(pins.front());
-  }
-  TensorId Written(const std::string& name, int64_t size_bytes, uint8_t seed) {
-    const TensorId id = world().Register(name, size_bytes);
-    WritePattern(Have(id, Access::kOverwrite).data(), seed);
-    return id;
-  }
-  // Whether it is not answered yet, once all has been heard.
-  bool Waits(uint64_t request) {
-    stats();
-    return absl::IsDeadlineExceeded(
-        queue_->Await(request, world().Now()).status());
-  }
-
-  std::unique_ptr<ByteQueue> queue_;
-};
 INSTANTIATE_TEST_SUITE_P(Worlds, ByteQueueContract,
                          testing::ValuesIn(kAllWorlds), WorldParamName);
 
@@ -117,61 +61,6 @@ TEST_P(ByteQueueContract, AnEndedPinGivesUpThePinAndNotTheBytes) {
   EXPECT_EQ(stats().host.used_bytes, kPlace);
 }
 
-TEST_P(ByteQueueContract, AnIdlePinIsRecalledForRoomOnce) {
-  Open(2);
-  const TensorId a = Written("a", kPage, 1);
-  const TensorId b = Written("b", kPage, 2);
-  const TensorId c = Written("c", kPage, 3);
-  Pin pin_a = Have(a, Access::kRead);
-  Pin pin_b = Have(b, Access::kRead);
-  const uint64_t request = Push({{c}});
-  Awaited news = Await(request);
-  EXPECT_FALSE(news.pins.has_value());
-  ASSERT_THAT(news.recalls, ElementsAre(pin_a.token()));  // used before b
-  EXPECT_TRUE(Waits(request));
-  pin_a.ReleaseUnchanged();
-  EXPECT_TRUE(HasPattern(Take(request).front().data(), 3));
-  EXPECT_EQ(stats().bytes.recalls, 1);
-  EXPECT_EQ(stats().bytes.keeps, 0);
-  EXPECT_TRUE(HasPattern(pin_b.data(), 2));
-}
-
-TEST_P(ByteQueueContract, WhereAPinIsKeptTheNextOneIsRecalledAtOnce) {
-  Open(2);
-  const TensorId a = Written("a", kPage, 1);
-  const TensorId b = Written("b", kPage, 2);
-  const TensorId c = Written("c", kPage, 3);
-  Pin pin_a = Have(a, Access::kRead);
-  Pin pin_b = Have(b, Access::kRead);
-  const uint64_t request = Push({{c}});
-  ASSERT_THAT(Await(request).recalls, ElementsAre(pin_a.token()));
-  queue_->Keep(pin_a.token());
-  ASSERT_THAT(Await(request).recalls, ElementsAre(pin_b.token()));
-  queue_->Keep(pin_b.token());
-  EXPECT_TRUE(Waits(request));
-  pin_a.ReleaseUnchanged();  // its use is over
-  EXPECT_EQ(Take(request).size(), 1u);
-  EXPECT_EQ(stats().bytes.keeps, 2);
-}
-
-TEST_P(ByteQueueContract, WhatFindsNoRoomHoldsUpNoOther) {
-  Open(3);
-  const TensorId a = Written("a", kPage, 1);
-  const TensorId b = Written("b", kPage, 2);
-  const TensorId large = Written("large", 5 * kPage, 3);
-  Pin pin = Have(a, Access::kRead);
-  const uint64_t waits = Push({{large}});
-  ASSERT_THAT(Await(waits).recalls, ElementsAre(pin.token()));
-  queue_->Keep(pin.token());
-  EXPECT_TRUE(Waits(waits));
-  std::vector<Pin> here = Take(Push({{a}}));                  // needs no room
-  EXPECT_TRUE(HasPattern(Have(b, Access::kRead).data(), 2));  // fits
-  EXPECT_TRUE(Waits(waits));
-  here.clear();
-  pin.ReleaseUnchanged();
-  EXPECT_TRUE(HasPattern(Take(waits).front().data(), 3));
-}
-
 TEST_P(ByteQueueContract, AReaderThatWaitsHoldsUpNoOtherReader) {
   Open(4);
   const TensorId a = Written("a", kPage, 1);
@@ -194,23 +83,6 @@ TEST_P(ByteQueueContract, AReaderThatWaitsHoldsUpNoOtherReader) {
   EXPECT_TRUE(Waits(again));
   writes.ReleaseUnchanged();
   EXPECT_EQ(Take(again).size(), 2u);
-}
-
-TEST_P(ByteQueueContract, WhoWaitsForWhatIsNotAnsweredEndsAtItsDeadline) {
-  Open(1);
-  const TensorId a = Written("a", kPage, 1);
-  const TensorId b = Written("b", kPage, 2);
-  Pin pin = Have(a, Access::kRead);
-  const uint64_t request = PushBy({{b}}, Shortly());
-  Awaited news = Await(request);
-  if (!news.pins.has_value()) {
-    EXPECT_THAT(news.recalls, ElementsAre(pin.token()));
-    news = Await(request);
-  }
-  ASSERT_TRUE(news.pins.has_value());
-  EXPECT_TRUE(absl::IsResourceExhausted(news.pins->status()));
-  EXPECT_THAT(Message(news.pins->status()), HasSubstr("held: 1 queues, 'a'"));
-  EXPECT_TRUE(HasPattern(pin.data(), 1));  // it stays pinned
 }
 
 TEST_P(ByteQueueContract, WhereAllThatHoldPinsWaitTheOldestGoesBeyond) {
