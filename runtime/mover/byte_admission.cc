@@ -219,9 +219,7 @@ bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
   ByteRoom::Rooms rooms;
   std::vector<Tensor*> leaving;
   for (Tensor* const tensor : tensors) parts_.working->Keep(*tensor);
-  const bool asks = uses_pins || round.oldest.customer == nullptr;
-  const bool found =
-      round.room.Find(tensors, asks, &group.room, &rooms, &leaving);
+  const bool found = round.room.Find(tensors, &group.room, &rooms, &leaving);
   parts_.write_back->StartLeaving(&leaving, errors);
   parts_.working->EndKeep();
   if (found) {

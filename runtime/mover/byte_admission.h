@@ -1,9 +1,9 @@
 // Which groups of queues of bytes are served: any of them that can be had, in
 // the order in which they came. One that finds no room holds up no other, but
-// what leaves for it makes room for itself, and for those whose askers use
-// pins; these, and the first of all, ask for idle pins back. A group that waits
-// to write a tensor keeps later groups from it, and one that waits to read it
-// later writers, unless these use pins.
+// what leaves for it makes room for itself, for older ones, and for those whose
+// askers use pins. Each has as many idle pins asked back as it lacks room. A
+// group that waits to write a tensor keeps later groups from it, and one that
+// waits to read it later writers, unless these use pins.
 //
 // Where nothing leaves and all pins belong to holders that wait, no room will
 // come: the oldest group whose asker uses pins is had beyond the budget, or the

@@ -94,7 +94,8 @@ void Customers::PushBytes(Customer& customer, PushBytesRequest request) {
 }
 
 void Customers::Add(Customer& customer, Group group) {
-  group.id = next_group_++;
+  group.id = NextNumber();
+  group.room.number = group.id;
   KeepWants(group);
   customer.deadlines.emplace(group.deadline, group.id);
   customer.waiting.emplace(group.id, std::move(group));

@@ -94,6 +94,8 @@ class Customers {
   Customer* Find(int64_t id) const;      // null: none
   const std::vector<Customer*>& open() const { return open_; }
 
+  // Of what waits, by age: each group's, and others'.
+  uint64_t NextNumber() { return next_number_++; }
   void Push(Customer& customer, PushRequest request);
   void PushBytes(Customer& customer, PushBytesRequest request);
   // The group is admitted, or failed.
@@ -132,7 +134,7 @@ class Customers {
   std::vector<int64_t> ended_;   // closed, without pins or fetches
   WantedTensors wanted_;         // by groups of open queues
   int64_t next_customer_ = 0;
-  uint64_t next_group_ = 1;
+  uint64_t next_number_ = 1;
 };
 
 }  // namespace terrace

@@ -59,6 +59,7 @@ bool WindowOpener::Add(OpenRequest request) {
   if (IsDevice(opening.tier)) {
     opening.staging_bytes = StagingBytes(request.slot_bytes, request.slots);
   }
+  opening.number = parts_.customers->NextNumber();
   opening.request = std::move(request);
   const absl::Status fits = CheckBudget(opening);
   if (!fits.ok()) {
@@ -137,7 +138,7 @@ bool WindowOpener::TryOpen(Opening& opening, bool* hope,
   }
   Reservation range = MakeRoom(opening.tier, opening.bytes, hope, errors);
   if (range.empty()) {
-    AskForPins(opening.tier, opening.bytes);
+    AskForPins(opening);
     return false;
   }
   Open(opening, std::move(range), slots);
@@ -161,7 +162,7 @@ bool WindowOpener::TryOpenForOne(Opening& opening, bool* hope,
   }
   Reservation range = MakeRoom(opening.tier, opening.bytes, hope, errors);
   if (range.empty()) {
-    AskForPins(opening.tier, opening.bytes);
+    AskForPins(opening);
     const bool comes =
         parts_.byte_pins->coming_bytes(opening.tier) > 0 ||
         MayCome(opening.tier, opening.bytes, RoomAwaits::kNoPins);
@@ -212,12 +213,10 @@ Reservation WindowOpener::MakeRoom(TierId tier, int64_t bytes, bool* hope,
   }
 }
 
-void WindowOpener::AskForPins(TierId tier, int64_t bytes) const {
-  TierResidency& residency = parts_.working->at(tier);
+void WindowOpener::AskForPins(const Opening& opening) const {
+  TierResidency& residency = parts_.working->at(opening.tier);
   if (!residency.residents().is_ranked()) return;
-  const int64_t free_bytes = FreeBytes(residency.tier());
-  ByteRoom(residency, *parts_.byte_pins)
-      .AskFor(free_bytes < bytes ? bytes - free_bytes : bytes);
+  ByteRoom(residency, *parts_.byte_pins).AskFor(opening.bytes, opening.number);
 }
 
 bool WindowOpener::MayCome(TierId tier, int64_t bytes,

@@ -54,6 +54,7 @@ class WindowOpener {
  private:
   struct Opening {
     OpenRequest request;
+    uint64_t number = 0;  // as groups have one
     TierId tier = kDramTier;
     int64_t bytes = 0;
     int64_t staging_bytes = 0;
@@ -78,7 +79,7 @@ class WindowOpener {
   // Empty: `hope` says whether more may come later.
   Reservation MakeRoom(TierId tier, int64_t bytes, bool* hope,
                        std::vector<QueueError>* errors);
-  void AskForPins(TierId tier, int64_t bytes) const;
+  void AskForPins(const Opening& opening) const;
   bool MayCome(TierId tier, int64_t bytes, RoomAwaits awaits) const;
   void HoldRoom() const;
   void RefuseOne(const Opening& opening, const std::string& holders) const;

@@ -12,7 +12,7 @@ void BytePins::Close(int64_t queue) {
   for (const auto& [token, pin] : pins_) {
     if (pin.queue != queue || !pin.asked) continue;
     Pins& pins = tensors_.at(pin.tensor);
-    if (pins.comes == pin.tier) SetComes(*pin.tensor, pins, kNoTier);
+    if (pins.comes == pin.tier) EndComes(*pin.tensor, pins);
   }
 }
 
@@ -20,7 +20,7 @@ void BytePins::OnGranted(uint64_t token, Tensor& tensor, TierId tier,
                          int64_t queue) {
   Pins& pins = tensors_[&tensor];
   // A new holder uses it.
-  SetComes(tensor, pins, kNoTier);
+  EndComes(tensor, pins);
   if (CountAt(pins, tier) == 0) ++sums_[tier].pinned;
   pins.tokens.push_back(token);
   pins_[token] = {&tensor, tier, queue};
@@ -37,7 +37,7 @@ bool BytePins::OnEnded(uint64_t token) {
   const bool is_last = CountAt(pins, pin.tier) == 0;
   if (is_last) {
     --sums_[pin.tier].pinned;
-    if (pins.comes == pin.tier) SetComes(*pin.tensor, pins, kNoTier);
+    if (pins.comes == pin.tier) EndComes(*pin.tensor, pins);
   }
   const bool none_asked =
       std::none_of(pins.tokens.begin(), pins.tokens.end(),
@@ -54,7 +54,7 @@ const Tensor* BytePins::Keep(uint64_t token) {
   pin.kept = true;
   ++counts_.kept;
   Pins& pins = tensors_.at(pin.tensor);
-  if (pins.comes == pin.tier) SetComes(*pin.tensor, pins, kNoTier);
+  if (pins.comes == pin.tier) EndComes(*pin.tensor, pins);
   return pin.tensor;
 }
 
@@ -69,12 +69,12 @@ bool BytePins::MayAsk(const Tensor& tensor, TierId tier, int32_t pins) const {
   return may == pins;
 }
 
-void BytePins::AskForRoom(const Tensor& tensor, TierId tier) {
+void BytePins::AskForRoom(const Tensor& tensor, TierId tier, uint64_t asker) {
   Pins& pins = tensors_.at(&tensor);
   for (const uint64_t token : pins.tokens) {
     if (pins_.at(token).tier == tier) Ask(token);
   }
-  SetComes(tensor, pins, tier);
+  SetComes(tensor, pins, tier, asker);
 }
 
 void BytePins::AskForAccess(const Tensor& tensor) {
@@ -106,11 +106,29 @@ bool BytePins::IsPinned(const Tensor& tensor, TierId tier) const {
   return found != tensors_.end() && CountAt(found->second, tier) > 0;
 }
 
-void BytePins::SetComes(const Tensor& tensor, Pins& pins, TierId tier) {
-  const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
-  if (pins.comes != kNoTier) sums_[pins.comes].coming_bytes -= bytes;
+void BytePins::SetComes(const Tensor& tensor, Pins& pins, TierId tier,
+                        uint64_t asker) {
+  EndComes(tensor, pins);
   pins.comes = tier;
-  if (tier != kNoTier) sums_[tier].coming_bytes += bytes;
+  pins.asker = asker;
+  const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
+  sums_[tier].coming_bytes += bytes;
+  coming_for_[asker] += bytes;
+}
+
+void BytePins::EndComes(const Tensor& tensor, Pins& pins) {
+  if (pins.comes == kNoTier) return;
+  const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
+  sums_[pins.comes].coming_bytes -= bytes;
+  pins.comes = kNoTier;
+  const auto of = coming_for_.find(pins.asker);
+  of->second -= bytes;
+  if (of->second == 0) coming_for_.erase(of);
+}
+
+int64_t BytePins::coming_bytes_for(uint64_t asker) const {
+  const auto found = coming_for_.find(asker);
+  return found == coming_for_.end() ? 0 : found->second;
 }
 
 const BytePins::Sums& BytePins::At(TierId tier) const {

@@ -9,7 +9,10 @@
 // Each pin is asked for back once at most, and each that was asked for ends
 // once. The room of a tensor comes once all its pins are asked for and none is
 // kept; until then it counts as coming, so that no more is asked for than is
-// needed. Mover only.
+// needed. It counts for who asked for it and for nobody else: whose pin is not
+// answered holds up no others. So what has been asked for and may still come is
+// never more than what all who ask now lack, each to the next whole tensor.
+// Mover only.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +53,9 @@ class BytePins {
   bool MayAsk(const Tensor& tensor, TierId tier, int32_t pins) const;
   // One that was just granted: it ends with its use.
   void Ask(uint64_t token);
-  // All of its pins there, for its room.
-  void AskForRoom(const Tensor& tensor, TierId tier);
+  // All of its pins there, for its room. `asker`: a number that is nobody
+  // else's.
+  void AskForRoom(const Tensor& tensor, TierId tier, uint64_t asker);
   // Those on any tier that were not asked for yet, as another's access excludes
   // them.
   void AskForAccess(const Tensor& tensor);
@@ -61,8 +65,10 @@ class BytePins {
   // Null: there is no such pin. The tensor that it pins there.
   const Tensor* TensorOf(uint64_t token, TierId tier) const;
   bool IsPinned(const Tensor& tensor, TierId tier) const;
-  // Room that comes when what was asked for is answered.
+  // Room that comes when what was asked for is answered: of a tier, whoever
+  // asked for it, and for one asker.
   int64_t coming_bytes(TierId tier) const { return At(tier).coming_bytes; }
+  int64_t coming_bytes_for(uint64_t asker) const;
   // Tensors that have pins of bytes there.
   size_t pinned_tensors(TierId tier) const { return At(tier).pinned; }
 
@@ -84,13 +90,15 @@ class BytePins {
   struct Pins {
     absl::InlinedVector<uint64_t, 2> tokens;
     TierId comes = kNoTier;  // its room there counts as coming
+    uint64_t asker = 0;      // for that one
   };
   struct Sums {
     int64_t coming_bytes = 0;
     size_t pinned = 0;
   };
 
-  void SetComes(const Tensor& tensor, Pins& pins, TierId tier);
+  void SetComes(const Tensor& tensor, Pins& pins, TierId tier, uint64_t asker);
+  void EndComes(const Tensor& tensor, Pins& pins);
   const Sums& At(TierId tier) const;
   int CountAt(const Pins& pins, TierId tier) const;
 
@@ -98,6 +106,7 @@ class BytePins {
   absl::btree_map<uint64_t, Pin> pins_;  // by token
   absl::flat_hash_map<const Tensor*, Pins> tensors_;
   absl::flat_hash_map<TierId, Sums> sums_;
+  absl::flat_hash_map<uint64_t, int64_t> coming_for_;  // by asker
   std::vector<RecalledPin> asked_;
   Counts counts_;
 };

@@ -29,9 +29,8 @@ int64_t ByteRoom::FreeFor(const RoomSeeker& seeker) const {
   return std::max(int64_t{0}, free_bytes - kept_bytes_);
 }
 
-bool ByteRoom::Find(absl::Span<Tensor* const> tensors, bool asks,
-                    RoomSeeker* seeker, Rooms* rooms,
-                    std::vector<Tensor*>* leaving) {
+bool ByteRoom::Find(absl::Span<Tensor* const> tensors, RoomSeeker* seeker,
+                    Rooms* rooms, std::vector<Tensor*>* leaving) {
   rooms->clear();
   rooms->resize(tensors.size());
   int64_t bytes = 0;
@@ -42,15 +41,10 @@ bool ByteRoom::Find(absl::Span<Tensor* const> tensors, bool asks,
   if (bytes == 0) return true;
   while (true) {
     const int64_t free_bytes = FreeFor(*seeker);
-    const bool fits = bytes <= free_bytes;
-    if (fits && Take(tensors, rooms)) return true;
-    // As much as all of it only if what is free is in parts.
-    int64_t missing = fits ? bytes : bytes - free_bytes;
-    const int64_t coming = std::min(missing, coming_bytes_);
-    coming_bytes_ -= coming;
-    missing -= coming;
-    if (missing == 0) return false;
-    const int64_t made = MakeRoom(missing, tensors, asks, leaving);
+    if (bytes <= free_bytes && Take(tensors, rooms)) return true;
+    const int64_t missing = Missing(bytes, free_bytes, seeker->number);
+    if (missing <= 0) return false;
+    const int64_t made = MakeRoom(missing, tensors, seeker->number, leaving);
     // What is larger than the budget never has it, however much is kept.
     if (bytes <= residency_.tier().usage().capacity_bytes) {
       seeker->made_bytes = std::min(bytes, seeker->made_bytes + made);
@@ -59,6 +53,15 @@ bool ByteRoom::Find(absl::Span<Tensor* const> tensors, bool asks,
     // The rest is on its way, or cannot be had now.
     if (free_now == free_bytes || free_now < bytes) return false;
   }
+}
+
+int64_t ByteRoom::Missing(int64_t bytes, int64_t free_bytes, uint64_t asker) {
+  // As much as all of it only if what is free is in parts.
+  int64_t missing = free_bytes < bytes ? bytes - free_bytes : bytes;
+  missing -= pins_.coming_bytes_for(asker);
+  const int64_t leaves = std::clamp(missing, int64_t{0}, leaving_bytes_);
+  leaving_bytes_ -= leaves;
+  return missing - leaves;
 }
 
 bool ByteRoom::Take(absl::Span<Tensor* const> tensors, Rooms* rooms) const {
@@ -83,21 +86,23 @@ bool ByteRoom::MayAsk(const Tensor& tensor, const Copy& copy) const {
          pins_.MayAsk(tensor, residency_.id(), copy.pins);
 }
 
-int64_t ByteRoom::MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides,
-                           bool asks, std::vector<Tensor*>* leaving) {
+std::vector<Tensor*> ByteRoom::PickVictims(int64_t bytes,
+                                           absl::Span<Tensor* const> besides) {
   const TierId tier = residency_.id();
-  const std::vector<Tensor*> victims =
-      residency_.residents().FirstToLeave(bytes, [&](const Tensor& tensor) {
-        const Copy& copy = *tensor.at(tier);
-        if (copy.pins == 0) return residency_.MayLeave(tensor);
-        return asks && MayAsk(tensor, copy) &&
-               !absl::c_linear_search(besides, &tensor);
-      });
+  const auto may_leave = [&](const Tensor& tensor) {
+    const Copy& copy = *tensor.at(tier);
+    if (copy.pins == 0) return residency_.MayLeave(tensor);
+    return MayAsk(tensor, copy) && !absl::c_linear_search(besides, &tensor);
+  };
+  return residency_.residents().FirstToLeave(bytes, may_leave);
+}
+
+int64_t ByteRoom::MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides,
+                           uint64_t asker, std::vector<Tensor*>* leaving) {
   int64_t made = 0;
-  for (Tensor* const victim : victims) {
-    if (victim->at(tier)->pins > 0) {
-      residency_.residents().SetAside(*victim);
-      pins_.AskForRoom(*victim, tier);
+  for (Tensor* const victim : PickVictims(bytes, besides)) {
+    if (victim->at(residency_.id())->pins > 0) {
+      Ask(*victim, asker);
       continue;
     }
     made += ResidentBytes(victim->spec.size_bytes);
@@ -106,17 +111,18 @@ int64_t ByteRoom::MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides,
   return made;
 }
 
-void ByteRoom::AskFor(int64_t bytes) {
-  const int64_t coming = std::min(bytes, coming_bytes_);
-  coming_bytes_ -= coming;
+void ByteRoom::Ask(Tensor& tensor, uint64_t asker) {
+  residency_.residents().SetAside(tensor);
+  pins_.AskForRoom(tensor, residency_.id(), asker);
+}
+
+void ByteRoom::AskFor(int64_t bytes, uint64_t asker) {
   const TierId tier = residency_.id();
+  const int64_t missing = Missing(bytes, FreeBytes(residency_.tier()), asker);
   const std::vector<Tensor*> victims = residency_.residents().FirstToLeave(
-      bytes - coming,
+      missing,
       [&](const Tensor& tensor) { return MayAsk(tensor, *tensor.at(tier)); });
-  for (Tensor* const victim : victims) {
-    residency_.residents().SetAside(*victim);
-    pins_.AskForRoom(*victim, tier);
-  }
+  for (Tensor* const victim : victims) Ask(*victim, asker);
 }
 
 }  // namespace terrace

@@ -18,6 +18,7 @@ namespace terrace {
 
 // Who seeks room, until it has it.
 struct RoomSeeker {
+  uint64_t number = 0;     // that is nobody else's
   bool uses_pins = false;  // that end after it: it comes before all others
   int64_t made_bytes = 0;  // what residents left to it so far
 };
@@ -27,12 +28,11 @@ class ByteRoom {
   // In the order of a group's tensors; empty: it has a place already.
   using Rooms = absl::InlinedVector<Reservation, 4>;
 
-  // Room that comes already is for those that ask first. Both outlive it.
+  // What leaves already is for those that seek first. Both outlive it.
   ByteRoom(TierResidency& residency, BytePins& pins)
       : residency_(residency),
         pins_(pins),
-        coming_bytes_(residency.residents().leaving_bytes() +
-                      pins.coming_bytes(residency.id())) {}
+        leaving_bytes_(residency.residents().leaving_bytes()) {}
 
   // The holder of that pin waits, so that it cannot give it back.
   void AddWaiting(uint64_t token);
@@ -41,29 +41,34 @@ class ByteRoom {
   bool AllWaitBut(absl::Span<Tensor* const> tensors) const;
 
   // A range for each of the tensors that has none, or for none of them: then it
-  // sees to it that as much comes as is missing, as far as it can. `asks`: also
-  // by asking for pins. `leaving`: what must be written back for it.
-  bool Find(absl::Span<Tensor* const> tensors, bool asks, RoomSeeker* seeker,
-            Rooms* rooms, std::vector<Tensor*>* leaving);
+  // sees to it that as much comes as is missing, as far as it can. `leaving`:
+  // what must be written back for it.
+  bool Find(absl::Span<Tensor* const> tensors, RoomSeeker* seeker, Rooms* rooms,
+            std::vector<Tensor*>* leaving);
   // What was made for a seeker that still waits is not for those that seek
   // after it, unless they use pins.
   void KeepFor(const RoomSeeker& seeker) { kept_bytes_ += seeker.made_bytes; }
-  // The second part of it, for a window.
-  void AskFor(int64_t bytes);
+  // The second part of it, for a window: by asking for pins alone.
+  void AskFor(int64_t bytes, uint64_t asker);
 
   TierResidency& residency() const { return residency_; }
 
  private:
   int64_t FreeFor(const RoomSeeker& seeker) const;
   bool Take(absl::Span<Tensor* const> tensors, Rooms* rooms) const;
+  // What is missing of so many bytes for a seeker that has so many free.
+  int64_t Missing(int64_t bytes, int64_t free_bytes, uint64_t asker);
   // Not of those `besides`, which the room is for. Returns what leaves for it.
-  int64_t MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides, bool asks,
-                   std::vector<Tensor*>* leaving);
+  int64_t MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides,
+                   uint64_t asker, std::vector<Tensor*>* leaving);
+  std::vector<Tensor*> PickVictims(int64_t bytes,
+                                   absl::Span<Tensor* const> besides);
+  void Ask(Tensor& tensor, uint64_t asker);
   bool MayAsk(const Tensor& tensor, const Copy& copy) const;
 
   TierResidency& residency_;
   BytePins& pins_;
-  int64_t coming_bytes_;  // that nobody in this turn waits for yet
+  int64_t leaving_bytes_;  // that nobody in this turn waits for yet
   int64_t kept_bytes_ = 0;
   absl::flat_hash_set<const Tensor*> waiting_;
 };

@@ -114,5 +114,40 @@ TEST_P(ByteRoomContract, WhoWaitsForWhatIsNotAnsweredEndsAtItsDeadline) {
   EXPECT_TRUE(HasPattern(pin.data(), 1));  // it stays pinned
 }
 
+TEST_P(ByteRoomContract, WhatIsNotAnsweredHoldsUpNoLaterGroup) {
+  Open(2);
+  const TensorId c = Written("c", kPage, 3);
+  const TensorId d = Written("d", kPage, 4);
+  Pin pin_a = Have(Written("a", kPage, 1), Access::kRead);
+  Pin pin_b = Have(Written("b", kPage, 2), Access::kRead);
+  const uint64_t first = Push({{c}});
+  ASSERT_THAT(Await(first).recalls, ElementsAre(pin_a.token()));
+  const uint64_t second = Push({{d}});
+  ASSERT_THAT(Await(second).recalls, ElementsAre(pin_b.token()));
+  EXPECT_TRUE(Waits(first));
+  EXPECT_EQ(stats().bytes.recalls, 2);  // as much as both lack
+  pin_b.ReleaseUnchanged();
+  EXPECT_TRUE(HasPattern(Take(first).front().data(), 3));
+  EXPECT_TRUE(HasPattern(Take(second).front().data(), 4));
+  EXPECT_TRUE(HasPattern(pin_a.data(), 1));
+}
+
+TEST_P(ByteRoomContract, WhatWasAskedForInVainIsNotCountedOn) {
+  Open(2);
+  const TensorId c = Written("c", kPage, 3);
+  Pin pin_a = Have(Written("a", kPage, 1), Access::kRead);
+  Pin pin_b = Have(Written("b", kPage, 2), Access::kRead);
+  const uint64_t first = PushBy({{c}}, Shortly());
+  EXPECT_TRUE(world().WaitUntil([&] { return stats().bytes.recalls == 1; }));
+  Awaited news = Await(first);
+  if (!news.pins.has_value()) news = Await(first);
+  ASSERT_TRUE(news.pins.has_value());
+  EXPECT_TRUE(absl::IsResourceExhausted(news.pins->status()));
+  const uint64_t second = Push({{c}});
+  ASSERT_THAT(Await(second).recalls, ElementsAre(pin_b.token()));
+  pin_b.ReleaseUnchanged();
+  EXPECT_TRUE(HasPattern(Take(second).front().data(), 3));
+}
+
 }  // namespace
 }  // namespace terrace

@@ -36,7 +36,7 @@ TEST_F(BytePinsTest, RoomComesOnceAllPinsThereAreAskedFor) {
   EXPECT_TRUE(pins_.MayAsk(a_, kDramTier, 2));
   EXPECT_FALSE(pins_.MayAsk(a_, kDramTier, 3));  // one is another's
   EXPECT_FALSE(pins_.MayAsk(b_, kDramTier, 0));
-  pins_.AskForRoom(a_, kDramTier);
+  pins_.AskForRoom(a_, kDramTier, 7);
   EXPECT_EQ(Asked(), (std::vector<uint64_t>{10, 11}));
   EXPECT_EQ(coming(), ResidentBytes(4096));
   EXPECT_FALSE(pins_.MayAsk(a_, kDramTier, 2));  // once at most
@@ -47,10 +47,24 @@ TEST_F(BytePinsTest, RoomComesOnceAllPinsThereAreAskedFor) {
   EXPECT_EQ(pins_.pinned_tensors(kDramTier), 0u);
 }
 
+TEST_F(BytePinsTest, RoomComesForWhoAskedAlone) {
+  pins_.OnGranted(10, a_, kDramTier, 1);
+  pins_.OnGranted(11, b_, kDramTier, 1);
+  pins_.AskForRoom(a_, kDramTier, 7);
+  pins_.AskForRoom(b_, kDramTier, 8);
+  EXPECT_EQ(coming(), 2 * ResidentBytes(4096));
+  EXPECT_EQ(pins_.coming_bytes_for(7), ResidentBytes(4096));
+  EXPECT_EQ(pins_.coming_bytes_for(9), 0);
+  pins_.Keep(10);
+  EXPECT_EQ(pins_.coming_bytes_for(7), 0);
+  EXPECT_TRUE(pins_.OnEnded(11));
+  EXPECT_EQ(pins_.coming_bytes_for(8), 0);
+}
+
 TEST_F(BytePinsTest, WhatIsKeptMakesNoRoomForNow) {
   pins_.OnGranted(10, a_, kDramTier, 1);
   EXPECT_EQ(pins_.Keep(10), nullptr);  // it was not asked for
-  pins_.AskForRoom(a_, kDramTier);
+  pins_.AskForRoom(a_, kDramTier, 7);
   EXPECT_EQ(pins_.Keep(10), &a_);
   EXPECT_EQ(coming(), 0);
   EXPECT_EQ(pins_.Keep(10), nullptr);
@@ -61,7 +75,7 @@ TEST_F(BytePinsTest, WhatIsKeptMakesNoRoomForNow) {
 
 TEST_F(BytePinsTest, AnEndedTokenIsIgnored) {
   pins_.OnGranted(10, a_, kDramTier, 1);
-  pins_.AskForRoom(a_, kDramTier);
+  pins_.AskForRoom(a_, kDramTier, 7);
   EXPECT_TRUE(pins_.OnEnded(10));
   EXPECT_FALSE(pins_.OnEnded(10));
   EXPECT_EQ(pins_.Keep(10), nullptr);
@@ -70,7 +84,7 @@ TEST_F(BytePinsTest, AnEndedTokenIsIgnored) {
 
 TEST_F(BytePinsTest, ANewHolderUsesTheTensorSoThatItsRoomDoesNotCome) {
   pins_.OnGranted(10, a_, kDramTier, 1);
-  pins_.AskForRoom(a_, kDramTier);
+  pins_.AskForRoom(a_, kDramTier, 7);
   pins_.OnGranted(11, a_, kDramTier, 2);
   EXPECT_EQ(coming(), 0);
   EXPECT_TRUE(pins_.OnEnded(10));  // none that was asked for is left
@@ -91,7 +105,7 @@ TEST_F(BytePinsTest, AnAccessAsksForAllPinsOnceAndForNoRoom) {
 TEST_F(BytePinsTest, AClosedQueueIsNotAskedAndAnswersNothing) {
   pins_.OnGranted(10, a_, kDramTier, 1);
   pins_.OnGranted(20, b_, kDramTier, 1);
-  pins_.AskForRoom(a_, kDramTier);
+  pins_.AskForRoom(a_, kDramTier, 7);
   pins_.Close(1);
   EXPECT_EQ(coming(), 0);
   EXPECT_FALSE(pins_.MayAsk(b_, kDramTier, 1));
@@ -106,7 +120,7 @@ TEST_F(BytePinsTest, TiersCountForThemselves) {
   pins_.OnGranted(10, a_, kDramTier, 1);
   pins_.OnGranted(11, a_, kOther, 1);
   EXPECT_TRUE(pins_.MayAsk(a_, kDramTier, 1));
-  pins_.AskForRoom(a_, kDramTier);
+  pins_.AskForRoom(a_, kDramTier, 7);
   EXPECT_EQ(Asked(), (std::vector<uint64_t>{10}));
   EXPECT_EQ(pins_.coming_bytes(kOther), 0);
   EXPECT_EQ(pins_.TensorOf(11, kOther), &a_);

@@ -1,0 +1,124 @@
+// Room for groups, from residents and by pins that are asked for back.
+#include "runtime/residency/byte_room.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "terrace/runtime.h"
+#include "tests/support/test_core.h"
+
+namespace terrace {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+class ByteRoomTest : public testing::Test {
+ protected:
+  static constexpr int64_t kPlace = 2 * kPage;
+  static constexpr int kPlaces = 8;
+
+  ByteRoomTest() {
+    core_.planner.Merge();
+    core_.residency.residents().Rank(core_.planner);
+    core_.byte_pins.Open(kQueue);
+  }
+  // Written, whole below and in memory.
+  Tensor& AddClean(const std::string& name) {
+    Tensor& tensor = core_.Add(name);
+    core_.Rest(tensor);
+    core_.Fetch(tensor);
+    return tensor;
+  }
+  // With an idle pin of a queue of bytes.
+  Tensor& AddPinned(const std::string& name) {
+    Tensor& tensor = AddClean(name);
+    tensor.Hold(kDramTier, Access::kRead);
+    tokens_.push_back(
+        core_.pins.Grant(tensor, kDramTier, kQueue, Access::kRead));
+    core_.byte_pins.OnGranted(tokens_.back(), tensor, kDramTier, kQueue);
+    return tensor;
+  }
+  // The pins that were asked for since, by place in the order of AddPinned.
+  std::vector<size_t> Asked() {
+    std::vector<size_t> asked;
+    for (const RecalledPin& each : core_.byte_pins.TakeAsked()) {
+      asked.push_back(static_cast<size_t>(absl::c_find(tokens_, each.token) -
+                                          tokens_.begin()));
+    }
+    return asked;
+  }
+  bool Find(ByteRoom& room, RoomSeeker* seeker, Tensor& tensor) {
+    Tensor* const tensors[] = {&tensor};
+    ByteRoom::Rooms rooms;
+    std::vector<Tensor*> leaving;
+    const bool found = room.Find(tensors, seeker, &rooms, &leaving);
+    for (size_t i = 0; i < rooms.size(); ++i) {
+      if (found) core_.residency.GiveBack(tensor, std::move(rooms[i]));
+    }
+    return found;
+  }
+  ByteRoom Round() { return ByteRoom(core_.residency, core_.byte_pins); }
+
+  static constexpr int64_t kQueue = 1;
+  TestCore core_{{.budget_bytes = kPlaces * kPlace}};
+  std::vector<uint64_t> tokens_;
+};
+
+TEST_F(ByteRoomTest, EachSeekerAsksForWhatItLacksAndNoMore) {
+  Tensor& small = core_.Add("small");
+  Tensor& large = core_.Add("large", 5 * kPage);
+  for (int i = 0; i < kPlaces; ++i) AddPinned(std::to_string(i));
+  RoomSeeker first{.number = 1};
+  RoomSeeker second{.number = 2};
+  for (int turn = 0; turn < 3; ++turn) {
+    ByteRoom room = Round();
+    EXPECT_FALSE(Find(room, &first, small));
+    EXPECT_FALSE(Find(room, &second, large));
+    if (turn == 0) {
+      EXPECT_THAT(Asked(), ElementsAre(0, 1, 2, 3));
+    } else {
+      EXPECT_THAT(Asked(), IsEmpty());
+    }
+  }
+  EXPECT_EQ(core_.byte_pins.coming_bytes_for(1), kPlace);
+  EXPECT_EQ(core_.byte_pins.coming_bytes_for(2), 3 * kPlace);
+  core_.byte_pins.Keep(tokens_[2]);  // the next one at once
+  ByteRoom room = Round();
+  EXPECT_FALSE(Find(room, &first, small));
+  EXPECT_FALSE(Find(room, &second, large));
+  EXPECT_THAT(Asked(), ElementsAre(4));
+}
+
+TEST_F(ByteRoomTest, AskedForPinsOfAnotherAreNotCountedOn) {
+  Tensor& small = core_.Add("small");
+  for (int i = 0; i < kPlaces; ++i) AddPinned(std::to_string(i));
+  for (uint64_t number = 1; number <= 3; ++number) {
+    RoomSeeker seeker{.number = number};
+    ByteRoom room = Round();
+    EXPECT_FALSE(Find(room, &seeker, small));
+    EXPECT_THAT(Asked(), ElementsAre(number - 1));
+  }
+}
+
+TEST_F(ByteRoomTest, WhatWasMadeForOneIsNotForALaterOne) {
+  Tensor& small = core_.Add("small");
+  Tensor& large = core_.Add("large", 3 * kPage);
+  AddClean("clean");
+  for (int i = 1; i < kPlaces; ++i) AddPinned(std::to_string(i));
+  RoomSeeker first{.number = 1};
+  RoomSeeker second{.number = 2};
+  RoomSeeker with_pins{.number = 3, .uses_pins = true};
+  ByteRoom room = Round();
+  EXPECT_FALSE(Find(room, &first, large));
+  EXPECT_EQ(first.made_bytes, kPlace);
+  room.KeepFor(first);
+  EXPECT_FALSE(Find(room, &second, small));
+  EXPECT_EQ(second.made_bytes, 0);
+  EXPECT_TRUE(Find(room, &with_pins, small));
+}
+
+}  // namespace
+}  // namespace terrace
