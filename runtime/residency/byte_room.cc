@@ -89,12 +89,29 @@ bool ByteRoom::MayAsk(const Tensor& tensor, const Copy& copy) const {
 std::vector<Tensor*> ByteRoom::PickVictims(int64_t bytes,
                                            absl::Span<Tensor* const> besides) {
   const TierId tier = residency_.id();
+  ResidentSet& residents = residency_.residents();
   const auto may_leave = [&](const Tensor& tensor) {
     const Copy& copy = *tensor.at(tier);
     if (copy.pins == 0) return residency_.MayLeave(tensor);
     return MayAsk(tensor, copy) && !absl::c_linear_search(besides, &tensor);
   };
-  return residency_.residents().FirstToLeave(bytes, may_leave);
+  std::vector<Tensor*> victims;
+  if (!rest_.has_value()) {
+    victims = residents.FirstToLeave(bytes, may_leave);
+    for (const Tensor* const each : victims) {
+      bytes -= ResidentBytes(each->spec.size_bytes);
+    }
+    if (bytes > 0) rest_.emplace(besides.begin(), besides.end());
+    return victims;
+  }
+  for (Tensor* const each : *rest_) {
+    if (bytes <= 0) break;
+    if (!residents.Has(*each) || residents.IsLeaving(*each)) continue;
+    if (!may_leave(*each)) continue;
+    victims.push_back(each);
+    bytes -= ResidentBytes(each->spec.size_bytes);
+  }
+  return victims;
 }
 
 int64_t ByteRoom::MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides,

@@ -1,9 +1,11 @@
 // Room for what queues of bytes ask for, on one tier, in one turn: residents
 // leave for it, and pins are asked for back (byte_pins.h). All tensors of the
-// tier are in one order for that (leaving_order.h), pinned or not. Mover only.
+// tier are in one order for that (leaving_order.h), pinned or not. That no more
+// may leave a turn finds out once, however many seek room. Mover only.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -71,6 +73,9 @@ class ByteRoom {
   int64_t leaving_bytes_;  // that nobody in this turn waits for yet
   int64_t kept_bytes_ = 0;
   absl::flat_hash_set<const Tensor*> waiting_;
+  // Once all were too few: those among which there may be more, as they were
+  // somebody's own.
+  std::optional<std::vector<Tensor*>> rest_;
 };
 
 }  // namespace terrace

@@ -1,9 +1,13 @@
 // Room for groups, from residents and by pins that are asked for back.
 #include "runtime/residency/byte_room.h"
 
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/runtime.h"
@@ -118,6 +122,59 @@ TEST_F(ByteRoomTest, WhatWasMadeForOneIsNotForALaterOne) {
   EXPECT_FALSE(Find(room, &second, small));
   EXPECT_EQ(second.made_bytes, 0);
   EXPECT_TRUE(Find(room, &with_pins, small));
+}
+
+// What another seeker's own tensors are is looked at again: they may leave for
+// those that come after it.
+TEST_F(ByteRoomTest, WhatStaysForOneSeekerMayLeaveForTheNext) {
+  Tensor& own = AddClean("own");
+  Tensor& large = core_.Add("large", (2 * kPlaces - 1) * kPage);
+  Tensor& small = core_.Add("small");
+  for (int i = 1; i < kPlaces; ++i) AddPinned(std::to_string(i));
+  RoomSeeker first{.number = 1};
+  RoomSeeker second{.number = 2};
+  Tensor* const wants[] = {&own, &large};
+  ByteRoom::Rooms rooms;
+  std::vector<Tensor*> leaving;
+  ByteRoom room = Round();
+  core_.working.Keep(own);
+  EXPECT_FALSE(room.Find(wants, &first, &rooms, &leaving));
+  core_.working.EndKeep();
+  EXPECT_TRUE(Find(room, &second, small));
+  EXPECT_EQ(own.at(kDramTier), nullptr);
+}
+
+// Residents that cannot go anywhere, and seekers of one turn.
+double SecondsOf(int seekers) {
+  constexpr int kResidents = 3000;
+  TestCore core({.budget_bytes = kResidents * 2 * kPage});
+  core.planner.Merge();
+  core.residency.residents().Rank(core.planner);
+  for (int i = 0; i < kResidents; ++i) {
+    core.Write(core.Add(std::to_string(i), kPage, kNoTier));
+  }
+  Tensor* const wants[] = {&core.Add("wanted", kPage, kNoTier)};
+  double least = 1;
+  for (int run = 0; run < 5; ++run) {
+    const std::clock_t begun = std::clock();
+    ByteRoom room(core.residency, core.byte_pins);
+    for (int i = 0; i < seekers; ++i) {
+      RoomSeeker seeker{.number = static_cast<uint64_t>(i + 1)};
+      ByteRoom::Rooms rooms;
+      std::vector<Tensor*> leaving;
+      EXPECT_FALSE(room.Find(wants, &seeker, &rooms, &leaving));
+    }
+    least = std::min(
+        least, static_cast<double>(std::clock() - begun) / CLOCKS_PER_SEC);
+  }
+  return least;
+}
+
+TEST(ByteRoomCost, ThatNoneMayLeaveIsFoundOutOnce) {
+  const double one = SecondsOf(1);
+  const double many = SecondsOf(1000);
+  std::printf("1 seeker: %.6f s, 1000: %.6f s\n", one, many);
+  EXPECT_LT(many, 100 * one + 0.01);
 }
 
 }  // namespace
