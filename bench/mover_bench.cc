@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "terrace/byte_queue.h"
 #include "terrace/runtime.h"
 
 namespace terrace::bench {
@@ -113,6 +114,68 @@ absl::StatusOr<Figures> Measure(const std::string& path, int count) {
   return figures;
 }
 
+// Seconds of the mover's thread for a request that is served at once, while so
+// many other queues of both kinds are open and idle.
+absl::StatusOr<double> RequestSeconds(const std::string& path, int idle) {
+  constexpr int kRequests = 20'000;
+  Options options;
+  options.host_budget_bytes = (idle + 4) * WindowBytes(kPage, 1);
+  options.paths = {path};
+  options.engine = EngineKind::kThreads;
+  options.threads = 1;
+  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
+                           Runtime::Create(options));
+  const std::string mover = NewestThread();
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<TensorId> tensors,
+                           runtime->Register(Specs(1)));
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<ByteQueue> asks,
+                           runtime->OpenBytes(2 * kPage));
+  std::vector<std::unique_ptr<ByteQueue>> bytes(static_cast<size_t>(idle / 2));
+  std::vector<std::unique_ptr<RequestQueue>> slots(bytes.size());
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    TERRACE_ASSIGN_OR_RETURN(bytes[i], runtime->OpenBytes(1));
+    TERRACE_ASSIGN_OR_RETURN(slots[i], runtime->OpenQueue(kPage, 1, Soon()));
+  }
+  const Want want{tensors.front(), Access::kOverwrite};
+  double begun = 0;
+  for (int i = 0; i <= kRequests; ++i) {
+    if (i == 1) begun = SecondsOf(mover);
+    TERRACE_ASSIGN_OR_RETURN(const uint64_t request,
+                             asks->Push({&want, 1}, {}, Soon()));
+    Awaited news;
+    while (!news.pins.has_value()) {
+      TERRACE_ASSIGN_OR_RETURN(news, asks->Await(request, Soon()));
+    }
+    TERRACE_RETURN_IF_ERROR(news.pins->status());
+  }
+  const double seconds = (SecondsOf(mover) - begun) / kRequests;
+  asks.reset();
+  bytes.clear();
+  slots.clear();
+  TERRACE_RETURN_IF_ERROR(runtime->Close(Soon()));
+  return seconds;
+}
+
+absl::Status RunIdleQueues(const std::string& path, int64_t rounds) {
+  std::vector<double> ratios;
+  for (int64_t round = 0; round < rounds; ++round) {
+    double each[2] = {};
+    int i = 0;
+    for (const int idle : {10, 10'000}) {
+      TERRACE_ASSIGN_OR_RETURN(each[i], RequestSeconds(path, idle));
+      std::printf("%5d idle queues: %.2f us of the mover a request\n", idle,
+                  each[i++] * 1e6);
+    }
+    ratios.push_back(each[1] / each[0]);
+  }
+  const Spread ratio = SpreadOf(ratios);
+  std::printf(
+      "a request beside 10,000 idle queues to one beside 10: %.3f "
+      "(%.3f to %.3f)\n",
+      ratio.median, ratio.minimum, ratio.maximum);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status RunMoverBenchmark(const Flags& flags) {
@@ -138,7 +201,7 @@ absl::Status RunMoverBenchmark(const Flags& flags) {
       "a transfer with 100,000 tensors to one with 1,000: %.3f "
       "(%.3f to %.3f)\n",
       ratio.median, ratio.minimum, ratio.maximum);
-  return absl::OkStatus();
+  return RunIdleQueues(path, rounds);
 }
 
 }  // namespace terrace::bench

@@ -20,10 +20,8 @@ void TracePlanner::Open(int64_t queue) { traces_.try_emplace(queue); }
 
 void TracePlanner::Close(int64_t queue) {
   begun_.erase(queue);
-  const auto found = traces_.find(queue);
-  if (found == traces_.end()) return;
-  replaying_.erase(&found->second);
-  traces_.erase(found);
+  replaying_.erase(queue);
+  traces_.erase(queue);
 }
 
 void TracePlanner::Merge() {
@@ -37,7 +35,7 @@ void TracePlanner::Merge() {
 void TracePlanner::BeginStep(int64_t queue) {
   AccessTrace& trace = Of(queue);
   trace.BeginStep();
-  OnChanged(trace);
+  OnChanged(queue, trace);
   if (!merged_.has_value() || begun_.insert(queue).second) return;
   merged_->BeginStep();
   begun_ = {queue};
@@ -52,14 +50,14 @@ bool TracePlanner::OnAccess(int64_t queue, TensorId tensor, bool stays,
 void TracePlanner::Forget(int64_t queue) {
   AccessTrace& trace = Of(queue);
   trace.Forget();
-  OnChanged(trace);
+  OnChanged(queue, trace);
 }
 
-void TracePlanner::OnChanged(const AccessTrace& trace) {
+void TracePlanner::OnChanged(int64_t queue, const AccessTrace& trace) {
   if (trace.has_replay()) {
-    replaying_.insert(&trace);
+    replaying_[queue] = &trace;
   } else {
-    replaying_.erase(&trace);
+    replaying_.erase(queue);
   }
 }
 
@@ -72,7 +70,7 @@ AccessTrace& TracePlanner::Of(int64_t queue) {
 int64_t TracePlanner::NextUse(TensorId tensor) const {
   if (merged_.has_value()) return merged_->NextUse(tensor);
   int64_t next = kUnknownUse;
-  for (const AccessTrace* const trace : replaying_) {
+  for (const auto& [queue, trace] : replaying_) {
     next = std::min(next, trace->NextUse(tensor));
   }
   return next;

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/node_hash_map.h"
 #include "prefetch/access_trace.h"
@@ -50,15 +51,17 @@ class TracePlanner {
   // The queue's next `count` tensors, in order, without those that stayed in
   // memory in its last step; false: nothing says which.
   bool Upcoming(int64_t queue, int64_t count, std::vector<TensorId>* out) const;
+  // By queue, the traces that say what comes: few, and gone through for every
+  // decision.
+  using Replaying = absl::btree_map<int64_t, const AccessTrace*>;
+  const Replaying& replaying() const { return replaying_; }
 
  private:
   AccessTrace& Of(int64_t queue);
-  void OnChanged(const AccessTrace& trace);
+  void OnChanged(int64_t queue, const AccessTrace& trace);
 
   absl::node_hash_map<int64_t, AccessTrace> traces_;  // by queue
-  // Of those, the ones that say what comes: few, and gone through for every
-  // decision.
-  absl::flat_hash_set<const AccessTrace*> replaying_;
+  Replaying replaying_;
   std::optional<AccessTrace> merged_;
   // Queues whose step is part of the merged order's present one.
   absl::flat_hash_set<int64_t> begun_;

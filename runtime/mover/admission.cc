@@ -350,7 +350,7 @@ bool Admission::WriterWaits(const Tensor& tensor) const {
           return want.tensor == tensor.id && want.access != Access::kRead;
         });
   };
-  for (const Customer* const customer : parts_.customers->open()) {
+  for (const Customer* const customer : parts_.customers->active()) {
     for (const auto& [id, group] : customer->waiting) {
       if (writes(group)) return true;
       if (!customer->bytes.has_value()) break;  // its head alone

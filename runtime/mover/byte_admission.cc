@@ -95,7 +95,7 @@ void ByteAdmission::Serve(absl::Time now,
 bool ByteAdmission::ExpireAll(absl::Time now,
                               const std::function<std::string()>& holders) {
   bool any = false;
-  for (Customer* const customer : parts_.customers->open()) {
+  for (Customer* const customer : parts_.customers->active()) {
     if (!customer->bytes.has_value()) continue;
     if (!parts_.admission->HasExpired(*customer, now)) continue;
     parts_.admission->Expire(*customer, now, holders());
@@ -108,7 +108,7 @@ void ByteAdmission::PassRecalls() {
   for (const RecalledPin& each : parts_.pins->TakeAsked()) {
     Customer* const customer = parts_.customers->FindOpen(each.queue);
     if (customer == nullptr) continue;
-    customer->bytes->recalls.push_back(each.token);
+    parts_.customers->AddRecall(*customer, each.token);
   }
 }
 
@@ -140,7 +140,7 @@ void ByteAdmission::Admit(absl::Time now,
 
 ByteAdmission::Waiting ByteAdmission::AllWaiting() const {
   Waiting waiting;
-  for (Customer* const customer : parts_.customers->open()) {
+  for (Customer* const customer : parts_.customers->active()) {
     if (!customer->bytes.has_value()) continue;
     for (const auto& [id, group] : customer->waiting) waiting[id] = customer;
   }
@@ -245,7 +245,7 @@ bool ByteAdmission::IsStuck(const Round& round,
     if (parts_.pins->coming_bytes(each->id()) > 0) return false;
   }
   const TierResidency& residency = round.room.residency();
-  for (const Customer* const each : parts_.customers->open()) {
+  for (const Customer* const each : parts_.customers->active()) {
     const bool counts = each->bytes.has_value() || each->tier == residency.id();
     if (counts && each->admitted > 0) return false;
   }

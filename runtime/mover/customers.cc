@@ -44,6 +44,7 @@ void Customers::Close(Customer& customer) {
   EndReady(customer);
   customer.closed = true;
   std::erase(open_, &customer);
+  active_.erase(&customer);
 }
 
 void Customers::CloseAll() {
@@ -99,6 +100,7 @@ void Customers::Add(Customer& customer, Group group) {
   KeepWants(group);
   customer.deadlines.emplace(group.deadline, group.id);
   customer.waiting.emplace(group.id, std::move(group));
+  active_.insert(&customer);
 }
 
 void Customers::EraseWaiting(Customer& customer, uint64_t group) {
@@ -121,6 +123,12 @@ void Customers::AddReady(Customer& customer, ReadyGroup ready) {
   }
   customer.blocked_since = absl::InfiniteFuture();
   customer.ready.push_back(std::move(ready));
+  if (!customer.closed) active_.insert(&customer);
+}
+
+void Customers::AddRecall(Customer& customer, uint64_t token) {
+  customer.bytes->recalls.push_back(token);
+  active_.insert(&customer);
 }
 
 void Customers::Fail(Customer& customer, const Group& group,
@@ -138,7 +146,7 @@ void Customers::NoteIfEnded(const Customer& customer) {
 }
 
 std::vector<int64_t> Customers::Publish(uint64_t processed) {
-  for (Customer* const customer : open_) {
+  for (Customer* const customer : active_) {
     if (customer->bytes.has_value()) {
       ByteShare& bytes = *customer->bytes;
       if (customer->ready.empty() && bytes.recalls.empty()) continue;
@@ -148,13 +156,16 @@ std::vector<int64_t> Customers::Publish(uint64_t processed) {
     customer->port->Publish(&customer->ready, customer->blocked_by_own_pins,
                             processed, customer->blocked_also);
   }
+  std::erase_if(active_, [](const Customer* customer) {
+    return customer->waiting.empty() && customer->admitted == 0;
+  });
   for (const int64_t id : ended_) customers_.erase(id);
   return std::exchange(ended_, {});
 }
 
 absl::Time Customers::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
-  for (const Customer* const customer : open_) {
+  for (const Customer* const customer : active_) {
     if (customer->deadlines.empty()) continue;
     next = std::min(next, customer->deadlines.begin()->first);
   }

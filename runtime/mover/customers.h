@@ -1,5 +1,6 @@
 // The mover's end of the queues: what each has pushed and waits for, its step,
-// and what is ready for it. Mover only.
+// and what is ready for it. Many may be open and idle: a turn looks at those
+// alone that are active. Mover only.
 #pragma once
 
 #include <cstdint>
@@ -78,6 +79,14 @@ struct Customer {
 
 class Customers {
  public:
+  struct Older {
+    bool operator()(const Customer* a, const Customer* b) const {
+      return a->id < b->id;
+    }
+  };
+  // One that is added while the set is gone through harms nobody.
+  using Active = std::set<Customer*, Older>;
+
   // All outlive the customers; `transcript` may be null.
   Customers(Clock& clock, const Ports& ports, Transcript* transcript)
       : clock_(clock), ports_(ports), transcript_(transcript) {}
@@ -93,6 +102,9 @@ class Customers {
   Customer* FindOpen(int64_t id) const;  // null: closed, or none
   Customer* Find(int64_t id) const;      // null: none
   const std::vector<Customer*>& open() const { return open_; }
+  // Of those, the ones that have groups which wait or are admitted, or had some
+  // or news since the last Publish.
+  const Active& active() const { return active_; }
 
   // Of what waits, by age: each group's, and others'.
   uint64_t NextNumber() { return next_number_++; }
@@ -107,6 +119,7 @@ class Customers {
   const WantedTensors& wanted() const { return wanted_; }
 
   void AddReady(Customer& customer, ReadyGroup ready);
+  void AddRecall(Customer& customer, uint64_t token);
   void Fail(Customer& customer, const Group& group, absl::Status status);
   void NoteIfEnded(const Customer& customer);
   // Hands over what is ready, as of message number `processed`; returns the
@@ -131,8 +144,9 @@ class Customers {
   Transcript* const transcript_;
   std::unordered_map<int64_t, std::unique_ptr<Customer>> customers_;
   std::vector<Customer*> open_;  // in the order they came
-  std::vector<int64_t> ended_;   // closed, without pins or fetches
-  WantedTensors wanted_;         // by groups of open queues
+  Active active_;
+  std::vector<int64_t> ended_;  // closed, without pins or fetches
+  WantedTensors wanted_;        // by groups of open queues
   int64_t next_customer_ = 0;
   uint64_t next_number_ = 1;
 };

@@ -70,7 +70,7 @@ bool Mover::Serve(absl::Time now) {
   core_.opener.Serve(
       now, [this] { return core_.report().Holders(); }, &turn_.errors);
   HearErrors();
-  for (Customer* const customer : core_.customers.open()) {
+  for (Customer* const customer : core_.customers.active()) {
     if (customer->bytes.has_value()) continue;
     core_.admission.Admit(*customer, now, &turn_.errors);
     HearErrors();
@@ -89,8 +89,9 @@ bool Mover::Serve(absl::Time now) {
   // A write-back that failed at once, or a copy that was dropped, may have
   // changed what a head waits for.
   core_.prefetcher.ServeHints();
-  for (const Customer* const customer : core_.customers.open()) {
-    core_.prefetcher.Propose(*customer);
+  for (const auto& [queue, trace] : core_.planner.replaying()) {
+    const Customer* const customer = core_.customers.FindOpen(queue);
+    if (customer != nullptr) core_.prefetcher.Propose(*customer);
   }
   return gave_up;
 }

@@ -138,6 +138,26 @@ TEST_F(CustomersTest, AClosedQueueIsGoneAfterItsLastPinAndFetch) {
   EXPECT_THAT(customers_.Publish(0), IsEmpty());
 }
 
+TEST_F(CustomersTest, AQueueIsActiveWhileATurnHasToLookAtIt) {
+  Customer& bytes = customers_.OpenBytes(1, kDramTier, kLocalClient);
+  EXPECT_THAT(customers_.active(), IsEmpty());
+  const uint64_t waits = Push(second_, 1, 1);
+  const uint64_t goes = Push(first_, 2, 1);
+  customers_.AddRecall(bytes, 5);
+  EXPECT_THAT(customers_.active(), ElementsAre(&first_, &second_, &bytes));
+  customers_.EraseWaiting(first_, goes);
+  customers_.Publish(1);  // that the first waits no more
+  EXPECT_THAT(customers_.active(), ElementsAre(&second_));
+  customers_.EraseWaiting(second_, waits);
+  second_.admitted = 1;
+  customers_.Publish(2);
+  EXPECT_THAT(customers_.active(), ElementsAre(&second_));
+  customers_.Close(second_);
+  EXPECT_THAT(customers_.active(), IsEmpty());
+  customers_.AddReady(second_, {});  // its fetch ends
+  EXPECT_THAT(customers_.active(), IsEmpty());
+}
+
 TEST_F(CustomersTest, AtTheEndAllPortsAreClosed) {
   Push(first_, 1, 5);
   customers_.CloseAll();
