@@ -94,6 +94,11 @@ void AccessTrace::Upcoming(int64_t count, std::vector<TensorId>* out) const {
   }
 }
 
+std::optional<TensorId> AccessTrace::Expected(int64_t count) const {
+  if (count >= size()) return std::nullopt;
+  return replay_.accesses[static_cast<size_t>((position_ + count) % size())];
+}
+
 int64_t AccessTrace::NextUse(TensorId tensor) const {
   const auto found = replay_.positions.find(tensor.value);
   if (found == replay_.positions.end()) return kUnknownUse;

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -59,6 +60,9 @@ class AccessTrace {
   // step), once: never more than one step's worth. Replaces the contents of
   // `out`.
   void Upcoming(int64_t count, std::vector<TensorId>* out) const;
+  // The one that is expected after `count` others, round the end; none: that is
+  // a step's worth or more.
+  std::optional<TensorId> Expected(int64_t count) const;
   // Uses from now until `tensor` is expected, or their bytes, counted over the
   // wrap (0: it is the very next); policies/eviction.h's kUnknownUse when the
   // trace does not have it.
@@ -67,6 +71,7 @@ class AccessTrace {
   // same the position only grows, and a tensor that is not used keeps the sum
   // of its next use and the position until the position has passed it.
   int64_t position() const { return Before(position_); }
+  int64_t uses() const { return position_; }
   uint64_t order() const { return order_; }
 
  private:

@@ -42,6 +42,10 @@ class TracePlanner {
   // Of the merged order (access_trace.h); where there is none the position is 0
   // and the order stays.
   int64_t position() const { return merges() ? merged_->position() : 0; }
+  int64_t uses() const { return merges() ? merged_->uses() : 0; }
+  std::optional<TensorId> Expected(int64_t count) const {
+    return merges() ? merged_->Expected(count) : std::nullopt;
+  }
   uint64_t order() const { return merges() ? merged_->order() : 0; }
 
   // Accesses from now until the first queue asks for the tensor, each by its

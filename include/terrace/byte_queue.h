@@ -102,8 +102,10 @@ class ByteQueue {
   virtual void Touch(absl::Span<const TensorId> tensors) = 0;
 
   // As RequestQueue's. From BeginStep on uses are expected to repeat in the
-  // order that the last step had, with those of all other customers. A step of
-  // that order begins once for all of them: with the first BeginStep of one
+  // order that the last step had, with those of all other customers, and what
+  // comes next is read ahead (Options::prefetch), as far as there is room that
+  // is free or whose tensors are used later and that nobody has pinned. A step
+  // of that order begins once for all of them: with the first BeginStep of one
   // that has begun one in the step before.
   virtual absl::Status BeginStep(int64_t step) = 0;
   virtual absl::Status CommitStep(const StepInfo& info) = 0;

@@ -62,6 +62,7 @@ void ByteAdmission::Join(Customer& customer, const JoinRequest& request) {
 }
 
 bool ByteAdmission::NoteUse(const Tensor& tensor) {
+  parts_.read_ahead->OnUse(tensor);
   return parts_.planner->OnUse(KeyOf(tensor),
                                ResidentBytes(tensor.spec.size_bytes));
 }
@@ -117,6 +118,7 @@ void ByteAdmission::Admit(absl::Time now,
                           std::vector<QueueError>* errors) {
   bool again = true;
   while (again) {
+    lacking_.clear();
     const Waiting waiting = AllWaiting();
     if (waiting.empty()) return;
     std::vector<Round> rounds;
@@ -126,7 +128,11 @@ void ByteAdmission::Admit(absl::Time now,
       const Round& round =
           rounds.emplace_back(AdmitAt(*each, waiting, now, errors));
       answered |= round.answered;
-      lacks |= round.oldest.customer != nullptr;
+      const bool lacks_here = round.oldest.customer != nullptr;
+      lacks |= lacks_here;
+      if (lacks_here || round.room.kept_bytes() > 0) {
+        lacking_.insert(each->id());
+      }
     }
     // Who was answered does not wait any more and may have pins that can be
     // asked for, and perhaps no message comes after the answer: those that lack

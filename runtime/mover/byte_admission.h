@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "prefetch/trace_planner.h"
@@ -24,6 +25,7 @@
 #include "runtime/messages/requests.h"
 #include "runtime/mover/admission.h"
 #include "runtime/mover/customers.h"
+#include "runtime/mover/read_ahead.h"
 #include "runtime/residency/byte_pins.h"
 #include "runtime/residency/byte_room.h"
 #include "runtime/residency/queue_error.h"
@@ -45,6 +47,7 @@ struct ByteAdmissionParts {
   BytePins* pins = nullptr;
   SpillRoom* spill = nullptr;  // of the first memory
   Admission* admission = nullptr;
+  ReadAhead* read_ahead = nullptr;
 };
 
 class ByteAdmission {
@@ -65,6 +68,8 @@ class ByteAdmission {
   void Serve(absl::Time now, const std::function<std::string()>& holders,
              std::vector<QueueError>* errors);
 
+  // Memories where groups lack room, or wait for some that is kept for them.
+  const absl::flat_hash_set<TierId>& lacking() const { return lacking_; }
   int64_t groups_beyond() const { return groups_beyond_; }
 
  private:
@@ -111,6 +116,7 @@ class ByteAdmission {
                           ByteRoom::Rooms* rooms) const;
 
   const ByteAdmissionParts parts_;
+  absl::flat_hash_set<TierId> lacking_;
   int64_t groups_beyond_ = 0;
 };
 

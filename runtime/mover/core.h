@@ -32,6 +32,7 @@
 #include "runtime/mover/customers.h"
 #include "runtime/mover/mover_report.h"
 #include "runtime/mover/prefetcher.h"
+#include "runtime/mover/read_ahead.h"
 #include "runtime/mover/window_opener.h"
 #include "runtime/residency/byte_pins.h"
 #include "runtime/residency/registrar.h"
@@ -146,6 +147,7 @@ struct Core {
   Registrar registrar;
   Customers customers;
   Admission admission;
+  ReadAhead read_ahead;
   ByteAdmission byte_admission;
   Prefetcher prefetcher;
   WindowOpener opener;

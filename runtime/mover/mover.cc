@@ -88,6 +88,8 @@ bool Mover::Serve(absl::Time now) {
   const bool gave_up = core_.write_back.failed() != failed;
   // A write-back that failed at once, or a copy that was dropped, may have
   // changed what a head waits for.
+  core_.read_ahead.Propose(core_.byte_admission.lacking(), &turn_.errors);
+  HearErrors();
   core_.prefetcher.ServeHints();
   for (const auto& [queue, trace] : core_.planner.replaying()) {
     const Customer* const customer = core_.customers.FindOpen(queue);

@@ -5,17 +5,6 @@
 #include "terrace/runtime.h"
 
 namespace terrace {
-namespace {
-
-// Whether its newest contents may be fetched to that tier now.
-bool MayCome(const Tensor& tensor, TierId to) {
-  return tensor.at(to) == nullptr && tensor.SourceFor(to) != nullptr &&
-         !tensor.write_pinned() && tensor.drain() == Drain::kNone &&
-         tensor.ArrivingAt() == kNoTier;
-}
-
-}  // namespace
-
 void Prefetcher::Propose(const Customer& customer) {
   if (!parts_.enabled || !customer.waiting.empty()) return;
   if (customer.window == nullptr) return;
@@ -29,7 +18,7 @@ void Prefetcher::Propose(const Customer& customer) {
   }
   for (const TensorId id : upcoming) {
     Tensor* const tensor = parts_.table->Find(id);
-    if (tensor == nullptr || !MayCome(*tensor, customer.tier) ||
+    if (tensor == nullptr || !MayBeFetched(*tensor, customer.tier) ||
         parts_.admission->HasFailedAhead(*tensor) ||
         ResidentBytes(tensor->spec.size_bytes) > window.stride()) {
       continue;
@@ -49,7 +38,7 @@ void Prefetcher::ServeHints() {
     Tensor* const tensor = parts_.table->Find(id);
     // What is nearer already stays there.
     if (tensor == nullptr || tensor->delivered() ||
-        !MayCome(*tensor, kDramTier)) {
+        !MayBeFetched(*tensor, kDramTier)) {
       continue;
     }
     Reservation room = parts_.working->at(kDramTier).FindRoom(*tensor);

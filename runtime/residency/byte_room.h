@@ -50,6 +50,7 @@ class ByteRoom {
   // What was made for a seeker that still waits is not for those that seek
   // after it, unless they use pins.
   void KeepFor(const RoomSeeker& seeker) { kept_bytes_ += seeker.made_bytes; }
+  int64_t kept_bytes() const { return kept_bytes_; }
   // The second part of it, for a window: by asking for pins alone.
   void AskFor(int64_t bytes, uint64_t asker);
 

@@ -66,11 +66,12 @@ void LeavingOrder::Refresh() {
 }
 
 std::vector<Tensor*> LeavingOrder::First(
-    int64_t bytes, absl::FunctionRef<bool(const Tensor&)> may_leave) {
+    int64_t bytes, absl::FunctionRef<bool(const Tensor&)> may_leave,
+    int64_t most) {
   Refresh();
   std::vector<Tensor*> first;
   for (const Place& place : order_) {
-    if (bytes <= 0) break;
+    if (bytes <= 0 || most-- <= 0) break;
     if (!may_leave(*place.tensor)) continue;
     first.push_back(place.tensor);
     bytes -= ResidentBytes(place.tensor->spec.size_bytes);

@@ -35,9 +35,10 @@ class LeavingOrder {
   void Forget(const Tensor& tensor);
 
   // The first of those that may leave, in their order, until they have `bytes`
-  // together; fewer where there are no more.
+  // together; fewer where there are no more among the first `most` of all.
   std::vector<Tensor*> First(int64_t bytes,
-                             absl::FunctionRef<bool(const Tensor&)> may_leave);
+                             absl::FunctionRef<bool(const Tensor&)> may_leave,
+                             int64_t most = INT64_MAX);
   size_t size() const { return order_.size(); }
 
  private:

@@ -37,10 +37,12 @@ class ResidentSet {
   // outlives the set.
   void Rank(const TracePlanner& planner);
   bool is_ranked() const { return order_.has_value(); }
-  // What the order has first of those that may leave: `bytes` of it.
+  // What the order has first of those that may leave: `bytes` of it, among its
+  // first `most`.
   std::vector<Tensor*> FirstToLeave(
-      int64_t bytes, absl::FunctionRef<bool(const Tensor&)> may_leave) {
-    return order_->First(bytes, may_leave);
+      int64_t bytes, absl::FunctionRef<bool(const Tensor&)> may_leave,
+      int64_t most = INT64_MAX) {
+    return order_->First(bytes, may_leave, most);
   }
   // A resident that was asked for back does not stand in the order until its
   // pins have ended.

@@ -128,6 +128,13 @@ inline TensorId KeyOf(const Tensor& tensor) {
   return number < 0 ? tensor.id : TensorId{-2 - number};
 }
 
+// Whether its newest contents may be fetched to that tier now.
+inline bool MayBeFetched(const Tensor& tensor, TierId to) {
+  return tensor.at(to) == nullptr && tensor.SourceFor(to) != nullptr &&
+         !tensor.write_pinned() && tensor.drain() == Drain::kNone &&
+         tensor.ArrivingAt() == kNoTier;
+}
+
 // Of what is whole below; 0: nothing.
 inline uint64_t GenerationBelow(const Tensor& tensor) {
   const Copy* const below = tensor.resting();

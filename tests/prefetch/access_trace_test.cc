@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -64,6 +65,16 @@ TEST(AccessTraceTest, WhatTheLastStepHadIsForeseen) {
   EXPECT_TRUE(trace.OnAccess({6}));  // in another order too
   EXPECT_TRUE(trace.OnAccess({5}));
   EXPECT_FALSE(trace.OnAccess({7}));
+}
+
+TEST(AccessTraceTest, EachUseIsExpectedOnceRoundTheEnd) {
+  AccessTrace trace = Recorded({5, 6, 7});
+  Access(trace, {5});
+  EXPECT_EQ(trace.uses(), 1);
+  EXPECT_EQ(trace.Expected(0), TensorId{6});
+  EXPECT_EQ(trace.Expected(2), TensorId{5});
+  EXPECT_EQ(trace.Expected(3), std::nullopt);
+  EXPECT_EQ(AccessTrace().Expected(0), std::nullopt);
 }
 
 TEST(AccessTraceTest, WhatStayedIsNotUpcoming) {

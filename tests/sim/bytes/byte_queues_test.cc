@@ -16,7 +16,8 @@ int Operations(int own) {
 
 void RunSeeds(uint64_t count, int operations, ByteCustomersOptions options) {
   ByteCustomers::Seen all;
-  Stats stats;
+  int64_t ahead = 0;
+  int64_t used = 0;  // of these
   ForEachSeed(count, [&](uint64_t seed) {
     options.seed = seed;
     ByteCustomers customers(options);
@@ -29,8 +30,10 @@ void RunSeeds(uint64_t count, int operations, ByteCustomersOptions options) {
     all.recalls += seen.recalls;
     all.beyond += seen.beyond;
     all.joins += seen.joins;
-    stats = customers.world().runtime().GetStats();
+    const Stats stats = customers.world().runtime().GetStats();
     EXPECT_EQ(stats.bytes.beyond_bytes, 0);
+    ahead += stats.prefetch_reads;
+    used += stats.prefetch_hits;
   });
   std::printf(
       "%lld uses compared, %lld requests answered, %lld of them failed, %lld "
@@ -38,10 +41,13 @@ void RunSeeds(uint64_t count, int operations, ByteCustomersOptions options) {
       static_cast<long long>(all.uses), static_cast<long long>(all.answers),
       static_cast<long long>(all.failures), static_cast<long long>(all.recalls),
       static_cast<long long>(all.beyond), static_cast<long long>(all.joins));
+  std::printf("%lld tensors read ahead, %lld of them used\n",
+              static_cast<long long>(ahead), static_cast<long long>(used));
   EXPECT_TRUE(!options.reads || all.failures == 0);
   if (seed_flags().count > 0 || seed_flags().operations > 0) return;
   EXPECT_GT(all.uses, static_cast<int64_t>(count) * operations / 30);
   EXPECT_GT(all.recalls, static_cast<int64_t>(count));
+  EXPECT_GT(used, static_cast<int64_t>(count));
 }
 
 TEST(ByteQueues, ContentsEqualTheMap) { RunSeeds(60, 1500, {}); }

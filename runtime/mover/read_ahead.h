@@ -1,0 +1,88 @@
+// Reads ahead for queues of bytes: what their merged order (trace_planner.h)
+// has next, and is not in memory, comes there without a pin, so that who pushes
+// it needs no read. It takes room that is free, or that residents leave which
+// nobody has pinned and which are used later than what comes. No pin is asked
+// for back. At most half of what lies outside the windows is on its way or
+// unused at a time. Groups and windows that lack room come first.
+//
+// It looks further with each use, and never twice at the same one, so that a
+// turn costs no more with many tensors than with few. Mover only.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "prefetch/trace_planner.h"
+#include "runtime/motion/transfers.h"
+#include "runtime/mover/admission.h"
+#include "runtime/mover/customers.h"
+#include "runtime/residency/queue_error.h"
+#include "runtime/residency/working_tiers.h"
+#include "runtime/residency/write_back.h"
+#include "runtime/tensor/tensor_table.h"
+
+namespace terrace {
+
+// All outlive it.
+struct ReadAheadParts {
+  const TensorTable* table = nullptr;
+  const TracePlanner* planner = nullptr;
+  const WorkingTiers* working = nullptr;
+  const Customers* customers = nullptr;
+  Transfers* transfers = nullptr;
+  WriteBack* write_back = nullptr;
+  Admission* admission = nullptr;
+  bool enabled = true;
+};
+
+class ReadAhead {
+ public:
+  explicit ReadAhead(const ReadAheadParts& parts) : parts_(parts) {}
+
+  // A queue of bytes uses it.
+  void OnUse(const Tensor& tensor);
+  // Begins what can be begun now, but not at memories where groups lack room.
+  void Propose(const absl::flat_hash_set<TierId>& lacking,
+               std::vector<QueueError>* errors);
+
+ private:
+  enum class Outcome : uint8_t { kDone, kNoRoom, kRoomComes };
+  // What came ahead to one memory and is not used yet.
+  struct Unused {
+    absl::flat_hash_map<int64_t, uint64_t> places;  // by tensor, in the order
+    // As they were begun: the tensor, and its bytes.
+    absl::btree_map<uint64_t, std::pair<int64_t, int64_t>> order;
+    int64_t bytes = 0;
+
+    void Add(int64_t tensor, int64_t size_bytes);
+    void Erase(int64_t tensor);
+  };
+
+  void FollowOrder();
+  // The tensor that stands for that key now; null: there is none.
+  Tensor* Find(TensorId key) const;
+  // Where the queue of bytes works that used it last; null: it is gone.
+  TierResidency* ResidencyOf(const Tensor& tensor) const;
+  Outcome TryBegin(Tensor& tensor, TierResidency& residency,
+                   std::vector<QueueError>* errors);
+  // As much as residents leave that are used later.
+  bool MakeRoom(const Tensor& tensor, TierResidency& residency,
+                std::vector<QueueError>* errors) const;
+  // The first ones that have left unused.
+  void ForgetGone(Unused* unused, TierId tier) const;
+
+  const ReadAheadParts parts_;
+  // Of what is made anew in each step.
+  absl::flat_hash_map<int64_t, TensorId> newest_;  // by key
+  absl::flat_hash_map<TierId, Unused> unused_;
+  uint64_t order_ = 0;  // that is looked at
+  int64_t uses_ = 0;    // of that, so far
+  int64_t looked_ = 0;  // at so many from there on
+  bool waits_for_use_ = false;
+};
+
+}  // namespace terrace

@@ -1,0 +1,87 @@
+// What comes to a queue of bytes before it is asked for.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/contract/bytes/byte_contract_fixture.h"
+
+namespace terrace {
+namespace {
+
+class ReadAheadContract : public ByteQueueContract {
+ protected:
+  static constexpr int kPlaces = 4;
+  static constexpr int kTensors = 8;
+
+  // Twice as many tensors as there is room for, written and, in one step, read.
+  void Begin(TestRuntimeOptions options = {}) {
+    Make(kPlaces, std::move(options));
+    queue_ = OpenMore(kPlaces);
+    for (int i = 0; i < kTensors; ++i) {
+      tensors_.push_back(
+          Written(std::to_string(i), kPage, static_cast<uint8_t>(i)));
+    }
+    Step(1);
+  }
+  void Step(int64_t step) {
+    ASSERT_TRUE(queue_->BeginStep(step).ok());
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      EXPECT_TRUE(HasPattern(Have(tensors_[i], Access::kRead).data(),
+                             static_cast<uint8_t>(i)));
+    }
+    ASSERT_TRUE(queue_->CommitStep({step}).ok());
+  }
+
+  std::vector<TensorId> tensors_;
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, ReadAheadContract,
+                         testing::ValuesIn(kAllWorlds), WorldParamName);
+
+TEST_P(ReadAheadContract, TheNextStepsRequestsFindTheirTensorsThere) {
+  Begin();
+  const Stats before = stats();
+  Step(2);
+  const Stats after = stats();
+  EXPECT_EQ(after.demand_reads, before.demand_reads);
+  EXPECT_GE(after.prefetch_hits - before.prefetch_hits, kTensors - kPlaces);
+  EXPECT_EQ(after.bytes.recalls, 0);
+}
+
+TEST_P(ReadAheadContract, SwitchedOffEachRequestReads) {
+  Begin({.prefetch = false});
+  const Stats before = stats();
+  Step(2);
+  EXPECT_GE(stats().demand_reads - before.demand_reads, kTensors - kPlaces);
+  EXPECT_EQ(stats().prefetch_reads, 0);
+}
+
+TEST_P(ReadAheadContract, HalfOfWhatIsThereIsUnusedAtMost) {
+  Begin();
+  const Stats before = stats();
+  ASSERT_TRUE(queue_->BeginStep(2).ok());
+  Stats now = stats();
+  // What the end of the step has brought ahead counts too.
+  EXPECT_LE(now.prefetch_reads - now.prefetch_hits, kPlaces / 2);
+  EXPECT_LE(now.host.used_bytes, kPlaces * kPlace);
+  EXPECT_GT(now.prefetch_reads, 0);
+  EXPECT_GE(now.prefetch_reads, before.prefetch_reads);
+}
+
+// Only what nobody has pinned leaves for it.
+TEST_P(ReadAheadContract, NoPinIsAskedForBack) {
+  Begin();
+  std::vector<Pin> pins;
+  for (int i = 0; i < kPlaces; ++i) {
+    pins.push_back(Have(tensors_[static_cast<size_t>(i)], Access::kRead));
+  }
+  ASSERT_TRUE(queue_->BeginStep(2).ok());
+  const int64_t reads = stats().prefetch_reads;
+  for (int i = 0; i < kPlaces; ++i) {
+    queue_->Touch({tensors_[static_cast<size_t>(i)]});
+    EXPECT_EQ(stats().prefetch_reads, reads);
+  }
+  EXPECT_EQ(stats().bytes.recalls, 0);
+}
+
+}  // namespace
+}  // namespace terrace
