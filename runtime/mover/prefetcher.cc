@@ -33,6 +33,23 @@ void Prefetcher::Propose(const Customer& customer) {
   }
 }
 
+Reservation Prefetcher::RoomForHint(Tensor& tensor) const {
+  TierResidency& residency = parts_.working->at(kDramTier);
+  Reservation room = residency.FindRoom(tensor);
+  ResidentSet& residents = residency.residents();
+  // What a window that opens waits for is not for a hint.
+  const bool may_make_room =
+      residents.is_ranked() && !residency.windows().holds_room();
+  if (!room.empty() || !may_make_room) return room;
+  const std::vector<Tensor*> victims = residents.FirstToLeave(
+      ResidentBytes(tensor.spec.size_bytes), [&](const Tensor& each) {
+        return residency.MayLeave(each) &&
+               !IsNewerThanBelow(each, residency.id());
+      });
+  for (Tensor* const victim : victims) residency.Evict(*victim);
+  return residency.FindRoom(tensor);
+}
+
 void Prefetcher::ServeHints() {
   for (const TensorId id : std::exchange(hints_, {})) {
     Tensor* const tensor = parts_.table->Find(id);
@@ -41,7 +58,7 @@ void Prefetcher::ServeHints() {
         !MayBeFetched(*tensor, kDramTier)) {
       continue;
     }
-    Reservation room = parts_.working->at(kDramTier).FindRoom(*tensor);
+    Reservation room = RoomForHint(*tensor);
     if (room.empty()) return;
     parts_.admission->NoteAhead(*tensor);
     parts_.transfers->StartFill(*tensor, std::move(room), IoClass::kPrefetch);

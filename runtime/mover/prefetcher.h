@@ -32,13 +32,16 @@ class Prefetcher {
   // Of a queue in which no group waits: those come first.
   void Propose(const Customer& customer);
   // A customer's hints: into room of memory outside the windows, while there is
-  // any.
+  // any. Where residents stand in one order, those that are used last and need
+  // no write leave for it.
   void Hint(absl::Span<const TensorId> tensors) {
     hints_.insert(hints_.end(), tensors.begin(), tensors.end());
   }
   void ServeHints();
 
  private:
+  Reservation RoomForHint(Tensor& tensor) const;
+
   const PrefetcherParts parts_;
   std::vector<TensorId> hints_;  // of this turn
 };

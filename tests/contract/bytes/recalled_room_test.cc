@@ -34,6 +34,30 @@ TEST_P(ByteRoomContract, AnIdlePinIsRecalledForRoomOnce) {
   EXPECT_TRUE(HasPattern(pin_b.data(), 2));
 }
 
+TEST_P(ByteRoomContract, AHintTakesTheRoomOfWhatNobodyHas) {
+  Open(2);
+  std::vector<TensorId> tensors;
+  for (uint8_t i = 0; i < 3; ++i) {
+    tensors.push_back(
+        Written(std::string(1, static_cast<char>('a' + i)), kPage, i));
+  }
+  for (const TensorId each : tensors) Have(each, Access::kRead);
+  // The first one's room went to the third, and all is written.
+  runtime().Prefetch({tensors[0]});
+  ASSERT_TRUE(world().WaitUntil([&] { return stats().prefetch_reads == 1; }));
+  const int64_t demanded = stats().demand_reads;
+  EXPECT_TRUE(HasPattern(Have(tensors[0], Access::kRead).data(), 0));
+  EXPECT_EQ(stats().demand_reads, demanded);
+  // What is pinned is left alone.
+  Pin first = Have(tensors[0], Access::kRead);
+  Pin second = Have(tensors[1], Access::kRead);
+  runtime().Prefetch({tensors[2]});
+  stats();
+  EXPECT_TRUE(HasPattern(first.data(), 0));
+  EXPECT_TRUE(HasPattern(second.data(), 1));
+  EXPECT_EQ(stats().prefetch_reads, 1);
+}
+
 TEST_P(ByteRoomContract, WhereAPinIsKeptTheNextOneIsRecalledAtOnce) {
   Open(2);
   const TensorId a = Written("a", kPage, 1);
