@@ -87,6 +87,11 @@ class ByteQueue {
   virtual absl::Status Join(uint64_t request,
                             absl::Span<const uint64_t> in_use) = 0;
 
+  // From here to EndWaiting the users of these pins wait for something else, or
+  // are the program: no room comes of their ends meanwhile.
+  virtual absl::Status BeginWaiting(absl::Span<const uint64_t> in_use) = 0;
+  virtual void EndWaiting(absl::Span<const uint64_t> in_use) = 0;
+
   // The same wait for a thread that has no request: recalls come to it while no
   // thread is in Await. One thread. Aborted: by WakeRecalls.
   virtual absl::StatusOr<std::vector<uint64_t>> AwaitRecalls(Time deadline) = 0;

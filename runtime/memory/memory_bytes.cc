@@ -65,6 +65,10 @@ class MemoryBytes final : public ByteQueue {
                     absl::Span<const uint64_t> /*in_use*/) override {
     return store_->IsOwnProcess() ? absl::OkStatus() : store_->Closed();
   }
+  absl::Status BeginWaiting(absl::Span<const uint64_t> /*in_use*/) override {
+    return store_->IsOwnProcess() ? absl::OkStatus() : store_->Closed();
+  }
+  void EndWaiting(absl::Span<const uint64_t> /*in_use*/) override {}
   absl::StatusOr<std::vector<uint64_t>> AwaitRecalls(Time deadline) override {
     if (!store_->IsOwnProcess()) return store_->Closed();
     return store_->AwaitRecalls(queue_, clock_.FromWall(deadline));

@@ -171,6 +171,12 @@ absl::Status Intake::Check(const JoinRequest& request) const {
   return CheckQueueOfBytes(request.queue);
 }
 
+absl::Status Intake::Check(const WaitingRequest& request) const {
+  TERRACE_RETURN_IF_ERROR(CheckTokens(request.in_use));
+  MutexLock lock(mutex_);
+  return CheckQueueOfBytes(request.queue);
+}
+
 absl::Status Intake::Check(const KeepRequest& request) const {
   return CheckTokens({&request.token, 1});
 }

@@ -63,6 +63,16 @@ class PostedBytes final : public ByteQueue {
         JoinRequest{client_.id(), request, {in_use.begin(), in_use.end()}});
   }
 
+  absl::Status BeginWaiting(absl::Span<const uint64_t> in_use) override {
+    return client_.Post(WaitingRequest{client_.id(),
+                                       {in_use.begin(), in_use.end()},
+                                       /*begins=*/true});
+  }
+  void EndWaiting(absl::Span<const uint64_t> in_use) override {
+    client_.Post(WaitingRequest{client_.id(), {in_use.begin(), in_use.end()}})
+        .IgnoreError();
+  }
+
   absl::StatusOr<std::vector<uint64_t>> AwaitRecalls(Time deadline) override {
     if (IsClosed()) return client_.Closed();
     return port_->TakeRecalls(client_.clock(),

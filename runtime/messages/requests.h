@@ -70,6 +70,12 @@ struct JoinRequest {
   uint64_t tag = 0;
   std::vector<uint64_t> in_use;
 };
+// The users of those pins wait for something else from here on, or no more.
+struct WaitingRequest {
+  int64_t queue = -1;
+  std::vector<uint64_t> in_use;
+  bool begins = false;
+};
 // What a RecalledPin is answered by where its holder uses the pin.
 struct KeepRequest {
   uint64_t token = 0;
@@ -100,11 +106,11 @@ struct StatsRequest {
 };
 
 // What any client may send, through its Intake.
-using Request =
-    std::variant<RegisterRequest, UnregisterRequest, OpenRequest,
-                 OpenBytesRequest, CloseQueueRequest, PushRequest,
-                 PushBytesRequest, JoinRequest, KeepRequest, TouchRequest,
-                 EndPinRequest, StepRequest, PrefetchRequest, StatsRequest>;
+using Request = std::variant<RegisterRequest, UnregisterRequest, OpenRequest,
+                             OpenBytesRequest, CloseQueueRequest, PushRequest,
+                             PushBytesRequest, JoinRequest, WaitingRequest,
+                             KeepRequest, TouchRequest, EndPinRequest,
+                             StepRequest, PrefetchRequest, StatsRequest>;
 
 // The arena has these more at its end. Answer: Status.
 struct GrowRequest {

@@ -158,6 +158,9 @@ ByteAdmission::Round ByteAdmission::AdmitAt(TierResidency& residency,
                                             absl::Time now,
                                             std::vector<QueueError>* errors) {
   Round round{.room = ByteRoom(residency, *parts_.pins)};
+  for (const uint64_t token : parts_.pins->waiting()) {
+    round.room.AddWaiting(token);
+  }
   // Who waits for another memory's room gives nothing back here either.
   for (const auto& [id, customer] : waiting) {
     const auto found = customer->waiting.find(id);

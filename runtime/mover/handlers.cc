@@ -52,6 +52,11 @@ void Mover::Hear(Request& request) {
             if (customer != nullptr)
               core_.byte_admission.Join(*customer, asked);
           },
+          [&](WaitingRequest& asked) {
+            for (const uint64_t token : asked.in_use) {
+              core_.byte_pins.SetWaiting(token, asked.begins);
+            }
+          },
           [&](KeepRequest& asked) { core_.byte_pins.Keep(asked.token); },
           [&](TouchRequest& asked) { core_.byte_admission.Touch(asked); },
           [&](EndPinRequest& asked) { EndPin(asked); },

@@ -31,6 +31,7 @@ bool BytePins::OnEnded(uint64_t token) {
   if (found == pins_.end()) return false;
   const Pin pin = found->second;
   pins_.erase(found);
+  waiting_.erase(token);
   const auto of = tensors_.find(pin.tensor);
   Pins& pins = of->second;
   pins.tokens.erase(std::find(pins.tokens.begin(), pins.tokens.end(), token));
@@ -56,6 +57,18 @@ const Tensor* BytePins::Keep(uint64_t token) {
   Pins& pins = tensors_.at(pin.tensor);
   if (pins.comes == pin.tier) EndComes(*pin.tensor, pins);
   return pin.tensor;
+}
+
+void BytePins::SetWaiting(uint64_t token, bool waits) {
+  const auto found = pins_.find(token);
+  if (found == pins_.end()) return;
+  int& count = found->second.waits;
+  if (waits) {
+    ++count;
+    waiting_.insert(token);
+  } else if (count > 0 && --count == 0) {
+    waiting_.erase(token);
+  }
 }
 
 bool BytePins::MayAsk(const Tensor& tensor, TierId tier, int32_t pins) const {

@@ -154,6 +154,7 @@ TEST_F(MemoryBytesTest, AForkedChildHasNothingOfIt) {
         absl::IsCancelled(queue_->Await(1, Late()).status()) &&
         absl::IsCancelled(queue_->AwaitRecalls(Late()).status()) &&
         absl::IsCancelled(queue_->Join(1, {})) &&
+        absl::IsCancelled(queue_->BeginWaiting({})) &&
         absl::IsCancelled(runtime_->OpenBytes(1).status());
     queue_.reset();
     return cancelled;

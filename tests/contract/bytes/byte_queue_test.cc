@@ -144,6 +144,30 @@ TEST_P(ByteQueueContract, WhoJoinsARequestIsNotWaitedFor) {
   EXPECT_EQ(news.beyond_bytes, kPlace);
 }
 
+TEST_P(ByteQueueContract, WhatWaitsForSomethingElseIsNotWaitedForMeanwhile) {
+  Open(2);
+  const TensorId a = Written("a", kPage, 1);
+  const TensorId b = Written("b", kPage, 2);
+  const TensorId c = Written("c", kPage, 3);
+  const TensorId d = Written("d", kPage, 4);
+  std::vector<Pin> pins = Take(Push({{a}, {b}}));
+  const std::vector<uint64_t> tokens = {pins[0].token(), pins[1].token()};
+  ASSERT_TRUE(queue_->BeginWaiting(tokens).ok());
+  ASSERT_TRUE(queue_->BeginWaiting({tokens[0]}).ok());
+  std::vector<Pin> beyond;
+  {
+    Awaited news = Await(Push({{c}}));
+    ASSERT_TRUE(news.pins.has_value() && news.pins->ok());
+    EXPECT_EQ(news.beyond_bytes, kPlace);
+  }
+  queue_->EndWaiting(tokens);  // the first one's user waits still
+  const uint64_t request = Push({{d}});
+  ASSERT_THAT(Await(request).recalls, ElementsAre(tokens[1]));
+  EXPECT_TRUE(Waits(request));
+  pins[1].Release();
+  EXPECT_EQ(Await(request).beyond_bytes, 0);
+}
+
 TEST_P(ByteQueueContract, WhatIsLargerThanTheBudgetGoesBeyond) {
   Open(2);
   const TensorId large = Written("large", 9 * kPage, 5);
@@ -259,6 +283,7 @@ TEST_P(ByteQueuesInAChild, EveryCallIsCancelledAtOnce) {
         absl::IsCancelled(queue_->Push({}, {}, Soon()).status()) &&
         absl::IsCancelled(queue_->Await(request, Soon()).status()) &&
         absl::IsCancelled(queue_->Join(request, {})) &&
+        absl::IsCancelled(queue_->BeginWaiting({})) &&
         absl::IsCancelled(queue_->AwaitRecalls(Soon()).status()) &&
         absl::IsCancelled(queue_->BeginStep(1)) &&
         absl::IsCancelled(runtime().OpenBytes(1).status());

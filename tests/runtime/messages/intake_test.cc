@@ -204,6 +204,7 @@ TEST_F(IntakeOfBytes, AQueueTakesItsOwnKindOfGroupAlone) {
   ExpectRefused(TouchRequest{.queue = 9}, "queue 9 has slots");
   ExpectRefused(JoinRequest{.queue = 9}, "queue 9 has slots");
   ExpectRefused(JoinRequest{.queue = 8}, "no queue 8");
+  ExpectRefused(WaitingRequest{.queue = 9}, "queue 9 has slots");
   ExpectRefused(OpenBytesRequest{.window_bytes = 0}, "a window of 0 bytes");
 }
 
@@ -214,6 +215,8 @@ TEST_F(IntakeOfBytes, AnotherClientsPinIsNeitherKeptNorInUse) {
   push.in_use = {TokensOf(kClient) | 4, others};
   ExpectRefused(push, "is of client 4, and this is client 3");
   ExpectRefused(JoinRequest{.queue = 10, .in_use = {others}},
+                "is of client 4, and this is client 3");
+  ExpectRefused(WaitingRequest{.queue = 10, .in_use = {others}},
                 "is of client 4, and this is client 3");
   EXPECT_TRUE(intake_.Post(KeepRequest{TokensOf(kClient) | 5}).ok());
 }
