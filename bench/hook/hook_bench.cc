@@ -2,6 +2,10 @@
 // memory, beside the same loop without it.
 //
 //   terrace-bench-hook [--rounds N] [--json]
+//   terrace-bench-hook --fetches [--rounds N] [--json]
+//
+// With --fetches it prints what tensors that are away cost (fetch_bench.h).
+// Otherwise:
 //
 // Each round runs each operation in four states, in rotated order, on the
 // thread's own CPU time, so that what else the machine runs takes no part:
@@ -26,6 +30,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "bench/harness.h"
+#include "bench/hook/fetch_bench.h"
 #include "terrace/runtime.h"
 #include "terrace/torch/hook.h"
 
@@ -178,10 +183,12 @@ absl::Status RunOperation(Runtime& runtime, const Operation& operation,
 }
 
 absl::Status Run(int argc, char** argv) {
-  TERRACE_ASSIGN_OR_RETURN(const Flags flags,
-                           Flags::Parse(argc, argv, {"rounds", "json"}));
+  TERRACE_ASSIGN_OR_RETURN(
+      const Flags flags,
+      Flags::Parse(argc, argv, {"rounds", "json", "fetches"}));
   TERRACE_ASSIGN_OR_RETURN(const int64_t rounds, flags.number("rounds", 15));
   at::set_num_threads(1);
+  if (flags.has("fetches")) return RunFetches(rounds, flags.has("json"));
   Options options;
   options.host_budget_bytes = int64_t{16} << 20;
   options.memory_paths = 1;

@@ -1,0 +1,97 @@
+#include "bench/hook/fetch_bench.h"
+
+#include <ATen/ATen.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "bench/harness.h"
+#include "terrace/runtime.h"
+#include "terrace/torch/hook.h"
+
+namespace terrace::bench {
+namespace {
+
+constexpr int64_t kElements = 1024;  // of 4 bytes each
+
+// A model, all of which the Runtime's memory has room for.
+class Model {
+ public:
+  static absl::StatusOr<std::unique_ptr<Model>> Make(int64_t tensors) {
+    auto model = std::make_unique<Model>();
+    const int64_t bytes = tensors * ResidentBytes(kElements * 4);
+    Options options;
+    options.host_budget_bytes = bytes + bytes / 4;
+    options.memory_paths = 1;
+    options.memory_path_bytes = bytes;
+    TERRACE_ASSIGN_OR_RETURN(model->runtime_, Runtime::Create(options));
+    TERRACE_ASSIGN_OR_RETURN(
+        model->hook_, Hook::Create(*model->runtime_, {.window_bytes = bytes}));
+    std::vector<NamedTensor> named;
+    for (int64_t i = 0; i < tensors; ++i) {
+      model->tensors_.push_back(at::ones({kElements}));
+      named.push_back({absl::StrCat("t", i), model->tensors_.back()});
+    }
+    TERRACE_RETURN_IF_ERROR(model->hook_->Manage(named));
+    return model;
+  }
+
+  // Nanoseconds a tensor.
+  double Forward() {
+    const absl::Time begun = absl::Now();
+    for (const at::Tensor& each : tensors_) each.sum();
+    return absl::ToDoubleNanoseconds(absl::Now() - begun) /
+           static_cast<double>(tensors_.size());
+  }
+  void Evict() { hook_->EvictAll(); }
+
+ private:
+  std::unique_ptr<Runtime> runtime_;
+  std::vector<at::Tensor> tensors_;
+  std::unique_ptr<Hook> hook_;
+};
+
+}  // namespace
+
+absl::Status RunFetches(int64_t rounds, bool json) {
+  const std::vector<int64_t> sizes = {2000, 16000};
+  std::vector<std::unique_ptr<Model>> models;
+  for (const int64_t size : sizes) {
+    TERRACE_ASSIGN_OR_RETURN(models.emplace_back(), Model::Make(size));
+    models.back()->Forward();
+  }
+  std::vector<std::vector<double>> away(sizes.size());
+  std::vector<std::vector<double>> here(sizes.size());
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      models[i]->Evict();
+      away[i].push_back(models[i]->Forward());
+      here[i].push_back(models[i]->Forward());
+    }
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const Spread there = SpreadOf(here[i]);
+    const Spread fetched = SpreadOf(away[i]);
+    if (json) {
+      absl::PrintF(
+          "{\"tensors\":%d,\"ns_here\":[%.0f,%.0f,%.0f],"
+          "\"ns_fetched\":[%.0f,%.0f,%.0f]}\n",
+          sizes[i], there.minimum, there.median, there.maximum, fetched.minimum,
+          fetched.median, fetched.maximum);
+      continue;
+    }
+    absl::PrintF(
+        "%5d tensors: here %.0f ns each, fetched %.0f (%.0f to %.0f)\n",
+        sizes[i], there.median, fetched.median, fetched.minimum,
+        fetched.maximum);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terrace::bench
