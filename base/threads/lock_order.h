@@ -39,6 +39,7 @@ enum class LockRank : uint8_t {
   kOperationNet,     // whether operations are seen
   kStorageRegistry,  // where they find storages
   kUseOrder,         // which tensor leaves a window next
+  kWindowQueue,      // which pins a window has
   kManagedStorage,   // the message of one
   kHookError,        // the first error
 };

@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 #include <pthread.h>
 
-#include <algorithm>
 #include <exception>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
@@ -37,10 +36,10 @@ CollectiveUse::~CollectiveUse() { End(); }
 void CollectiveUse::Add(c10::StorageImpl& storage, ManagedStorage* managed) {
   storages_.push_back(&storage);
   if (managed == nullptr) return;
-  managed->BeginWaiting();  // operations do not wait for peers
+  // Operations do not wait for peers.
+  managed->window().BeginWaiting(*managed);
   pinned_.push_back(managed);
-  bytes_in_[&managed->window()] +=
-      managed->is_spilled() ? 0 : ResidentBytes(managed->size_bytes());
+  bytes_in_[&managed->window()] += ResidentBytes(managed->size_bytes());
 }
 
 void CollectiveUse::CheckBytes() const {
@@ -53,13 +52,9 @@ void CollectiveUse::CheckBytes() const {
 
 void CollectiveUse::End() {
   if (!process_.IsCurrent()) return;  // the pins are the parent's
-  // Storages beyond the window come last: the others make room for them to go
-  // back to.
-  std::stable_partition(pinned_.begin(), pinned_.end(),
-                        [](const auto* each) { return !each->is_spilled(); });
   for (ManagedStorage* const each : pinned_) {
-    each->EndWaiting();
-    OperationPins::Unpin(*each, /*waits=*/false);
+    each->window().EndWaiting(*each);
+    OperationPins::Unpin(*each);
   }
   pinned_.clear();
   Collectives::Get().Erase(*this);
@@ -154,7 +149,7 @@ int64_t Collectives::BytesIn(const ByteWindow& window, bool are_silent) const {
   return bytes;
 }
 
-int64_t Collectives::AwaitRoom(const ByteWindow& window, int64_t most_bytes) {
+void Collectives::AwaitRoom(const ByteWindow& window, int64_t most_bytes) {
   EndDone();
   const absl::Time deadline = absl::Now() + kLongestWaitForRoom;
   MutexLock lock(mutex_);
@@ -164,7 +159,7 @@ int64_t Collectives::AwaitRoom(const ByteWindow& window, int64_t most_bytes) {
     const absl::Duration left = deadline - absl::Now();
     if (silent + others <= most_bytes || others == 0 ||
         left <= absl::ZeroDuration()) {
-      return silent + others;
+      return;
     }
     changed_.WaitFor(mutex_, left);
   }

@@ -58,7 +58,6 @@ class CollectiveUse {
   const std::string& operation() const { return operation_; }
   bool Has(const c10::StorageImpl& storage) const;
   // Returns how many bytes these storages have in the window, and 0 for none.
-  // Bytes beyond the window are not counted.
   int64_t BytesIn(const ByteWindow& window) const;
   bool HasOf(const ByteWindow& window) const;
   // Returns true when the Work does not tell its end.
@@ -93,11 +92,10 @@ class Collectives {
                            const c10::StorageImpl& storage);
   // Lets go of the storages of Works that are done and did not tell.
   void EndDone();
-  // Waits until Works have at most `most_bytes` in the window, and returns how
-  // many bytes they have there. The wait ends after a second, since peers may
-  // wait for the operation that is to begin, and at once when only Works that
-  // do not tell their end have bytes there.
-  int64_t AwaitRoom(const ByteWindow& window, int64_t most_bytes);
+  // Waits until Works have at most `most_bytes` in the window. The wait ends
+  // after a second, since peers may wait for the operation that is to begin,
+  // and at once when only Works that do not tell their end have bytes there.
+  void AwaitRoom(const ByteWindow& window, int64_t most_bytes);
   // Waits until no Work that tells its end has a tensor of the window, or until
   // the deadline; the Work's own deadline may be later.
   void AwaitEnd(const ByteWindow& window, absl::Time deadline);

@@ -10,7 +10,7 @@
 #include "libtorch/hook/collectives.h"
 #include "libtorch/hook/managed_storages.h"
 #include "libtorch/hook/storage_check.h"
-#include "libtorch/hook/window/room_wait.h"
+#include "libtorch/hook/window/byte_window.h"
 #include "terrace/runtime.h"
 
 namespace terrace {

@@ -33,7 +33,10 @@ ManagedStorage* PinBeside(c10::StorageImpl& storage, HeldBytes::Use use,
   while (ManagedStorage* const found = OperationNet::Get().Find(&storage)) {
     owner = found->keeper();
     TakeBeside(*found, use);
-    if (found->word().Pin(/*holds_pins=*/true)) return found;
+    if (found->word().Pin(/*holds_pins=*/true)) {
+      OperationPins::Keep(*found);
+      return found;
+    }
     GiveBeside(*found, use);
     OperationPins::AwaitLife(*found, /*holds_pins=*/true);
   }
@@ -65,8 +68,8 @@ absl::StatusOr<HeldBytes> HeldBytes::Hold(c10::StorageImpl& storage, Use use) {
   held.is_beside_ = use.is_beside;
   if (!use.is_beside) window.order().Note(*managed);
   TERRACE_RETURN_IF_ERROR(OperationPins::BringOne(
-      *managed, use.is_beside ? ByteWindow::Caller::kBeside
-                              : ByteWindow::Caller::kLease));
+      *managed,
+      use.is_beside ? ByteWindow::Caller::kBeside : ByteWindow::Caller::kCopy));
   if (use.is_written) managed->MarkWritten();
   held.data_ = managed->data();
   if (!use.is_beside) window.FetchUpcoming();
@@ -78,7 +81,7 @@ HeldBytes::~HeldBytes() {
   // The storage may go as soon as it is not pinned.
   ByteWindow& window = managed_->window();
   const int64_t bytes = ResidentBytes(managed_->size_bytes());
-  OperationPins::Unpin(*managed_, /*waits=*/false);
+  OperationPins::EndKeeping(*managed_);
   if (is_beside_) window.room().GiveBeside(bytes);
 }
 

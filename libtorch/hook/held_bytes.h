@@ -9,9 +9,10 @@
 // A fetch that fails leaves the storage as it was, and the caller may try
 // again.
 //
-// Threads may hold bytes at any time, but one object belongs to one thread at a
-// time. The storage must outlive the object; the hook that manages the storage
-// may close before or after.
+// Threads may hold bytes at any time. An object ends on the thread that made
+// it, as a fetch by that thread waits with what it holds. The storage must
+// outlive the object; the hook that manages the storage may close before or
+// after.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -31,8 +32,7 @@ class HeldBytes {
   struct Use {
     bool is_written = false;
     // The use comes beside operations, in an order of its own: the window does
-    // not learn from it what operations use next, and the use waits for the
-    // room that operations have.
+    // not learn from it what operations use next.
     bool is_beside = false;
   };
 

@@ -44,8 +44,6 @@ int64_t WindowOf(const Runtime& runtime, const HookOptions& options) {
   return runtime.GetStats().host.budget_bytes / 4 * 3;
 }
 
-bool IsAwaited() { return OperationNet::Get().IsAwaited(); }
-
 absl::Status CheckWindow(const Runtime& runtime, int64_t window_bytes,
                          int64_t most_bytes) {
   const int64_t budget = runtime.GetStats().host.budget_bytes;
@@ -78,7 +76,6 @@ absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
           runtime, ByteWindowOptions{.window_bytes = window_bytes,
                                      .beyond_bytes = options.beyond_bytes,
                                      .patience = options.patience,
-                                     .beside = {.is_awaited = IsAwaited},
                                      .verify_clean = options.verify_clean})));
 }
 

@@ -133,10 +133,8 @@ absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::AddNumbered(
   const bool is_anothers =
       absl::IsFailedPrecondition(added) || absl::IsAborted(added);
   if (is_anothers) return nullptr;
-  if (IsNoRoom(added)) {  // all that hold pins wait, and it stays where it is
-    window_.room().NoteBeyond(storage->size_bytes(), tensor.name);
-    return nullptr;
-  }
+  // All that hold pins wait, and it stays where it is.
+  if (IsNoRoom(added)) return nullptr;
   TERRACE_RETURN_IF_ERROR(added);
   OperationNet::KeepUntilEnd(*storage);
   return storage;
@@ -161,8 +159,9 @@ std::shared_ptr<ManagedStorage> ManagedStorages::Pin(const at::Tensor& tensor) {
 }
 
 void ManagedStorages::EndLease(ManagedStorage& storage) {
+  if (storage.is_parents()) return;  // any lock of it may be held for ever
   lives_.EndLease(storage);
-  OperationPins::Unpin(storage, /*waits=*/false);
+  OperationPins::Unpin(storage);
 }
 
 absl::Status ManagedStorages::Retry() {

@@ -26,9 +26,6 @@ class OperationGate {
   // Returns whether Await would neither wait nor fail. Code inside an operation
   // asks this, as the operation has bytes that updates may wait for.
   virtual bool IsFree(const c10::Storage& storage, bool is_written) = 0;
-  // Returns whether a thread waits now, here or for the end of all updates. A
-  // thread that begins to wait tells RoomNews of it.
-  virtual bool IsAwaited() = 0;
   // Waits until no update is left to wait for, however the updates ended.
   virtual void AwaitEverything() = 0;
 };

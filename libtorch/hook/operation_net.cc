@@ -11,6 +11,7 @@
 
 #include "libtorch/hook/collectives.h"
 #include "libtorch/hook/life/operation_pins.h"
+#include "libtorch/hook/life/without_python.h"
 #include "libtorch/hook/managed_storage.h"
 #include "libtorch/hook/operation/argument_storages.h"
 #include "libtorch/hook/operation/effects.h"
@@ -63,14 +64,15 @@ void ForEachManaged(const c10::IValue& argument, const Visit& visit) {
   });
 }
 
-// Tensors that Works of collectives keep have half of the budget at most, so
-// that the largest operation has room beside them; a Work that is alone may
-// have more. Whatever exceeds the half goes beyond the window, unless other
-// Works end soon.
-int64_t LimitOfWork(ByteWindow& window, int64_t bytes) {
-  const int64_t most = window.room().most_bytes() / 2;
-  const int64_t held = Collectives::Get().AwaitRoom(window, most - bytes);
-  return held == 0 ? bytes : std::max<int64_t>(0, most - held);
+// Tensors that Works of collectives keep have half of the budget at most, as
+// far as other Works end soon, so that the largest operation has room beside
+// them.
+void AwaitRoomForWork(const OperationPins& pins) {
+  const WithoutPython without;
+  for (const auto& [window, bytes] : pins.shares()) {
+    Collectives::Get().AwaitRoom(*window,
+                                 window->room().most_bytes() / 2 - bytes);
+  }
 }
 
 // Pins all managed storages of the operation and returns null. When a storage
@@ -100,13 +102,15 @@ ManagedStorage* PinAll(const at::RecordFunction& function, Effects& effects,
   return unsettled;
 }
 
-// Returns false when the operation has to begin again.
-bool BringAll(OperationPins& pins, const at::RecordFunction& function,
+void BringAll(OperationPins& pins, const at::RecordFunction& function,
               const Effects& effects) {
-  if (effects.goes_on()) return pins.Bring(function.name(), LimitOfWork);
-  if (!pins.is_away() || !effects.needs_bytes()) return true;
+  if (effects.goes_on()) {
+    AwaitRoomForWork(pins);
+  } else if (!pins.is_away() || !effects.needs_bytes()) {
+    return;
+  }
   Collectives::Get().EndDone();  // Works that are done make room
-  return pins.Bring(function.name());
+  pins.Bring(function.name());
 }
 
 std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
@@ -119,9 +123,9 @@ std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
       continue;
     }
     if (pinned == nullptr) return nullptr;
-    if (BringAll(pinned->pins, function, effects)) break;
-    pinned.reset();
+    break;
   }
+  BringAll(pinned->pins, function, effects);
   // The marks are set after the bytes are here: an eviction that goes on as a
   // storage is pinned would take an earlier mark.
   for (ManagedStorage* const each : pinned->written) each->MarkWritten();

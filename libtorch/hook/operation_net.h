@@ -69,10 +69,6 @@ class OperationNet final : public StorageIndex {
     return gate == nullptr ? absl::OkStatus()
                            : gate->Await(storage, is_written);
   }
-  bool IsAwaited() const {
-    OperationGate* const gate = this->gate();
-    return gate != nullptr && gate->IsAwaited();
-  }
   bool IsFree(const c10::Storage& storage, bool is_written) const {
     OperationGate* const gate = this->gate();
     return gate == nullptr || gate->IsFree(storage, is_written);

@@ -1,5 +1,5 @@
-"""What a program has leased leaves no room for an operation: that is said, and
-over with the leases."""
+"""What a program has leased leaves no room: operations go beyond the budget, and
+another lease is told so."""
 
 import contextlib
 
@@ -8,8 +8,6 @@ import torch
 
 import terrace
 from offloaded import check_equal_values, mlp, values
-
-WITHOUT_ROOM = r'at a time, the budget is .*, and of memory beside it'
 
 
 def weights(model):
@@ -35,15 +33,15 @@ def hold_capsules(offload, model):
 
 @pytest.mark.parametrize('hold', [hold_arrays, hold_leases, hold_capsules])
 @pytest.mark.parametrize('then', ['forward', 'close'])
-def test_what_found_no_room_beside_leases_is_there_after_them(
+def test_beside_leases_that_have_the_room_a_model_goes_beyond_it(
         tmp_path, hold, then):
     model, plain = mlp(), mlp()
     offload = terrace.offload(model, nvme_path=str(tmp_path))
     data = torch.ones(4, 128)
     let_go = hold(offload, model)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=WITHOUT_ROOM):
-            model(data)
+        assert torch.equal(model(data), plain(data))
+    assert offload.stats()['over_budget_bytes'] > 0
     let_go()
     if then == 'forward':
         assert torch.equal(model(data), plain(data))

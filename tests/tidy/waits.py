@@ -70,10 +70,8 @@ SINGLE = {
         {'kLockPatience'}, 'the deadline of a lock'),
     'tiers/pmem/dax_device.cc': Wait(
         {'kLockPatience'}, 'the deadline of a lock'),
-    'libtorch/hook/window/room_wait.cc': Wait(
-        {'kBetweenOperations'}, 'a deadline, from when nothing computes'),
-    'libtorch/hook/window/runtime_bytes.cc': Wait(
-        {'kOwnRoomWait', 'kTrialWait'}, 'deadlines of single requests'),
+    'libtorch/hook/window/byte_window.cc': Wait(
+        {'kTrialWait'}, 'the deadline of a request'),
 }
 
 _SLEEPS = re.compile(

@@ -8,6 +8,7 @@
 #include "base/io_fault.h"
 #include "base/status_macros.h"
 #include "libtorch/hook/life/operation_pins.h"
+#include "libtorch/hook/life/without_python.h"
 #include "libtorch/hook/window/room_news.h"
 
 namespace terrace {
@@ -55,14 +56,10 @@ absl::Status StorageLives::Enter(const Storages& storages) {
 
 absl::Status StorageLives::Fill(const Storages& storages, bool are_pinned) {
   for (const Storage& storage : storages) {
-    absl::Status filled = window_.Fill(*storage, storage->data());
-    if (IsNoRoom(filled)) {
-      filled = OperationPins::InTurn(window_, [&] {
-        return window_.Fill(*storage, storage->data(), RoomPatience::kTurn);
-      });
-    }
-    TERRACE_RETURN_IF_ERROR(filled);
-    SetLife(*storage, Life::kManaged, are_pinned);
+    TERRACE_RETURN_IF_ERROR(OperationPins::Fill(*storage));
+    SetLife(*storage, Life::kManaged, /*is_pinned=*/true);
+    // Its room may be wanted already.
+    if (!are_pinned) OperationPins::Unpin(*storage);
   }
   return absl::OkStatus();
 }
@@ -164,12 +161,14 @@ void StorageLives::Drop(const Storage& storage, StorageIndex::Ended& ended) {
 }
 
 absl::Status StorageLives::Close(const CloseOptions& options) {
+  const WithoutPython without;
   Sweep();
   TERRACE_ASSIGN_OR_RETURN(
       const bool is_first,
       BeginClose(leases_ > 0 ? absl::ZeroDuration() : options.patience));
   if (!is_first) return absl::OkStatus();
   const absl::Status status = LetGoAll(options.restore);
+  window_.Shut();
   Storages died;  // ends without the lock
   OrderedLock lock(mutex_);
   died.swap(died_);

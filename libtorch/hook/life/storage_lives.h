@@ -68,12 +68,12 @@ class StorageLives {
   // A lease's pin is the program's, and may last: no Close and no operation
   // waits for it. A lease calls these two between its pin and the pin's end.
   void BeginLease(StorageLife& storage) {
-    storage.BeginWaiting();  // nothing waits for the program
+    window_.BeginWaiting(storage);  // nothing waits for the program
     leases_.fetch_add(1);
   }
   void EndLease(StorageLife& storage) {
     leases_.fetch_sub(1);
-    storage.EndWaiting();
+    window_.EndWaiting(storage);
   }
 
   struct CloseOptions {

@@ -1,25 +1,33 @@
 #include "libtorch/hook/window/byte_window.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "absl/time/clock.h"
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/io_fault.h"
 #include "base/status_macros.h"
-#include "libtorch/hook/window/fingerprint.h"
+#include "libtorch/hook/window/group_fetch.h"
 
 namespace terrace {
 namespace {
 
-int64_t FootprintOf(const WindowTensor& tensor) {
-  return ResidentBytes(tensor.size_bytes());
-}
+// A window is promised so much of the Runtime's budget; what it has beyond that
+// it has as far as others leave room.
+constexpr int64_t kPromisedBytes = kBlockBytes;
+// Add waits so long for a queue that nothing uses.
+constexpr absl::Duration kTrialWait = absl::Milliseconds(100);
 
-absl::Status Gone(const WindowTensor& tensor) {
-  return absl::FailedPreconditionError(tensor.Told("its storage is gone"));
+// Where every path has refused a write, the paths are tried again.
+absl::StatusOr<std::vector<TensorId>> Register(
+    Runtime& runtime, absl::Span<const TensorSpec> specs) {
+  absl::StatusOr<std::vector<TensorId>> ids = runtime.Register(specs);
+  if (!absl::IsUnavailable(ids.status())) return ids;
+  // Asking for a queue tries the paths again, whatever becomes of the queue.
+  runtime.OpenQueue(/*slot_bytes=*/1, /*slots=*/1, absl::Now() + kTrialWait)
+      .IgnoreError();
+  return runtime.Register(specs);
 }
 
 }  // namespace
@@ -27,49 +35,45 @@ absl::Status Gone(const WindowTensor& tensor) {
 ByteWindow::ByteWindow(Runtime& runtime, const ByteWindowOptions& options)
     : runtime_(runtime),
       options_(options),
-      room_(options.window_bytes,
+      pins_(runtime, options.window_bytes,
             options.most_bytes > 0 ? options.most_bytes
                                    : runtime.GetStats().host.budget_bytes,
             options.beyond_bytes),
-      bytes_(runtime, options.patience),
       ordinary_(options.available_bytes) {}
 
 absl::Status ByteWindow::Add(absl::Span<WindowTensor* const> tensors) {
+  TERRACE_RETURN_IF_ERROR(pins_.queue().Open(kPromisedBytes));
   std::vector<TensorSpec> specs;
   for (const WindowTensor* const tensor : tensors) {
     specs.push_back({tensor->name(), tensor->size_bytes(), 0});
   }
   TERRACE_ASSIGN_OR_RETURN(const std::vector<TensorId> ids,
-                           bytes_.Register(specs));
+                           Register(runtime_, specs));
   for (size_t i = 0; i < tensors.size(); ++i) tensors[i]->id_ = ids[i];
-  away_ += static_cast<int64_t>(tensors.size());
-  order_.Add(tensors);
-  for (const WindowTensor* const each : tensors) meter_.NoteAdded(*each);
+  pins_.Add(tensors);
   return absl::OkStatus();
 }
 
 absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source,
-                              RoomPatience patience) {
+                              const Asker& asker) {
   TERRACE_CHECK(tensor.word().BeginLoad());
-  Claim(tensor);
-  absl::StatusOr<Pin> pin =
-      Bring(tensor, Access::kOverwrite, Caller::kOperation, patience);
-  absl::Status status = pin.status();
-  if (pin.ok()) {
-    std::memcpy(pin->data().data(), source, pin->data().size());
-    if (!tensor.Install(pin->data().data())) status = Gone(tensor);
+  pins_.Claim({&tensor});
+  absl::StatusOr<WindowPins::Brought> brought = pins_.Take(
+      {&tensor}, Access::kOverwrite, asker, absl::Now() + options_.patience);
+  absl::Status status = brought.status();
+  if (status.ok()) {
+    const absl::Span<std::byte> data = brought->pins.front().data();
+    std::memcpy(data.data(), source, data.size());
+    status = pins_.Install(tensor, std::move(brought->pins.front()));
   }
   if (!status.ok()) {
-    if (pin.ok()) pin->ReleaseUnchanged();  // the tensor has no contents yet
-    room_.Give(FootprintOf(tensor));
+    pins_.GiveRoom(tensor);
     tensor.word().End(Residency::kCold);
     return status;
   }
-  tensor.pin_ = *std::move(pin);
   tensor.MarkWritten();
-  order_.Note(tensor);
-  --away_;
-  room_.NotePeak([&] { return order_.PinnedBytesWith(&tensor); });
+  order().Note(tensor);
+  room().NotePeak([&] { return order().PinnedBytesWith(&tensor); });
   tensor.word().End(Residency::kResident);
   return absl::OkStatus();
 }
@@ -80,185 +84,36 @@ void ByteWindow::Remove(WindowTensor& tensor) {
 }
 
 void ByteWindow::RemoveOwned(WindowTensor& tensor) {
-  order_.Remove(tensor);
-  if (!tensor.is_here()) --away_;
-  if (tensor.pin_.valid() || tensor.fetch_ != nullptr) {
-    room_.Give(FootprintOf(tensor));
-  }
-  spill_.Drop(tensor);
-  tensor.fetch_.reset();
-  // Nobody wants what was written to the tensor any more.
-  tensor.pin_.ReleaseUnchanged();
+  pins_.Remove(tensor);
   // A closed Runtime, or one in a forked child, has nothing left to forget.
   runtime_.Unregister(tensor.id_).IgnoreError();
-  meter_.NoteForgotten(tensor);
   tensor.word().End(Residency::kCold);
 }
 
-absl::Status ByteWindow::Fetch(WindowTensor& tensor, Caller caller,
-                               RoomPatience patience) {
-  if (caller == Caller::kBeside) patience = RoomPatience::kBeside;
+absl::Status ByteWindow::Fetch(const Tensors& tensors, const Asker& asker) {
   const absl::Time begun = absl::Now();
-  absl::Status status;
-  while (true) {
-    const Residency state = patience == RoomPatience::kNone
-                                ? tensor.word().state()
-                                : tensor.word().Await();
-    if (state == Residency::kResident) break;
-    if (ResidencyWord::IsOwned(state)) {
-      status = absl::ResourceExhaustedError("another thread brings it");
-      break;
-    }
-    if (state == Residency::kFailed) {
-      status = meter_.FailedBefore(tensor);
-      break;
-    }
-    if (!tensor.word().BeginLoad()) continue;
-    status = Load(tensor, caller, patience);
-    break;
+  const absl::Status status =
+      GroupFetch(pins_, asker, begun + options_.patience, options_.verify_clean)
+          .Bring(tensors);
+  if (asker.caller == Caller::kBeside) return status;
+  const absl::Duration blocked =
+      (absl::Now() - begun) / static_cast<int64_t>(tensors.size());
+  for (WindowTensor* const each : tensors) {
+    each->NoteBlocked(blocked);
+    pins_.meter().NoteBlocked(*each, blocked);
   }
-  if (caller == Caller::kBeside) return status;
-  const absl::Duration blocked = absl::Now() - begun;
-  tensor.NoteBlocked(blocked);
-  meter_.NoteBlocked(tensor, blocked);
   return status;
 }
 
-absl::Status ByteWindow::Load(WindowTensor& tensor, Caller caller,
-                              RoomPatience patience) {
-  const bool is_ahead = tensor.fetch_ != nullptr;
-  if (!is_ahead) Claim(tensor);
-  absl::StatusOr<Pin> pin = Bring(tensor, Access::kUpdate, caller, patience);
-  if (!pin.ok()) return Fail(tensor, pin.status(), caller);
-  if (options_.verify_clean && !tensor.never_clean_) {
-    tensor.fingerprint_ = Fingerprint(pin->data());
-    tensor.is_checked_ = true;
-  }
-  if (!tensor.Install(pin->data().data())) {
-    pin->ReleaseUnchanged();
-    room_.Give(FootprintOf(tensor));
-    tensor.word().End(Residency::kCold);
-    return Gone(tensor);
-  }
-  tensor.pin_ = *std::move(pin);
-  --away_;
-  if (caller != Caller::kBeside) {
-    room_.NotePeak([&] { return order_.PinnedBytesWith(&tensor); });
-    meter_.NoteFetched(tensor, is_ahead);
-  }
-  tensor.word().End(Residency::kResident);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Pin> ByteWindow::Bring(WindowTensor& tensor, Access access,
-                                      Caller caller, RoomPatience patience) {
-  const absl::Time end = absl::Now() + options_.patience;
-  while (true) {
-    // The cause of a fetch that failed ahead of need may be mended by now.
-    bool is_again = tensor.fetch_ != nullptr;
-    TERRACE_RETURN_IF_ERROR(Ask(tensor, access, caller, patience));
-    absl::StatusOr<Pin> pin = bytes_.Take(*tensor.fetch_);
-    tensor.fetch_.reset();
-    is_again |= absl::IsAborted(pin.status());
-    if (pin.ok() || !is_again || absl::Now() >= end) return pin;
-  }
-}
-
-absl::Status ByteWindow::Ask(WindowTensor& tensor, Access access, Caller caller,
-                             RoomPatience patience) {
-  if (tensor.fetch_ != nullptr) return absl::OkStatus();  // begun ahead
-  const absl::Time begun = absl::Now();
-  const bool is_new = access == Access::kOverwrite && tensor.number() >= 0;
-  RoomWait wait(room_, order_, patience, options_.beside);
-  absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
-      bytes_.Ask({.tensor = tensor.id_,
-                  .access = access,
-                  .own_bytes = is_new ? tensor.size_bytes() : 0},
-                 [&](absl::Time until) { return MakeRoom(wait, until); });
-  // Only fetches for operations and leases count as blocked on room.
-  if (access != Access::kOverwrite && caller != Caller::kBeside) {
-    meter_.NoteBlockedOnRoom(absl::Now() - begun);
-  }
-  TERRACE_ASSIGN_OR_RETURN(tensor.fetch_, std::move(queue));
-  return absl::OkStatus();
-}
-
-// The window has room for the tensor, but in memory that lies in parts between
-// pinned tensors: one more tensor leaves.
-absl::StatusOr<bool> ByteWindow::MakeRoom(RoomWait& wait, absl::Time until) {
-  if (EvictOne()) return true;
-  const absl::StatusOr<bool> waited = wait.Await(until);
-  // Tensors that were in use at the first look may be free by now.
-  return !waited.ok() && EvictOne() ? true : waited;
-}
-
-absl::Status ByteWindow::Fail(WindowTensor& tensor, const absl::Status& why,
-                              Caller caller) {
-  const absl::Status status = Reworded(why, tensor.Told(why.message()));
-  room_.Give(FootprintOf(tensor));
-  // A caller that is told of no room may come again when there is some.
-  const bool is_refused = caller == Caller::kOperation && !IsNoRoom(status);
-  if (is_refused) tensor.Refuse(std::string(status.message()));
-  if (is_refused || !absl::IsResourceExhausted(status)) {
-    meter_.NoteFailure(status);
-  }
-  tensor.word().End(is_refused ? Residency::kFailed : Residency::kCold);
-  return status;
-}
-
-absl::Status ByteWindow::FetchBeyond(WindowTensor& tensor,
-                                     absl::string_view operation) {
-  TERRACE_RETURN_IF_ERROR(
-      Fetch(tensor, Caller::kOperation, RoomPatience::kTurn));
-  // A tensor that another operation has pinned too stays where it is.
-  if (tensor.is_spilled() || !tensor.word().BeginMove()) {
-    return absl::OkStatus();
-  }
-  if (spill_.Take(tensor)) {
-    room_.Give(FootprintOf(tensor));
-    room_.NoteBeyond(spill_.used_bytes(), operation);
-  }
-  tensor.word().End(Residency::kResident);
-  return absl::OkStatus();
-}
-
-void ByteWindow::RefuseFetch(WindowTensor& tensor, const absl::Status& why) {
-  if (!tensor.word().BeginLoad()) return;
-  if (tensor.fetch_ != nullptr) room_.Give(FootprintOf(tensor));
-  tensor.fetch_.reset();
-  const absl::Status status = Reworded(why, tensor.Told(why.message()));
-  tensor.Refuse(std::string(status.message()));
-  meter_.NoteFailure(status);
-  tensor.word().End(Residency::kCold);
-}
-
-void ByteWindow::EndUse(WindowTensor& tensor, RoomPatience patience) {
-  tensor.is_spilled() ? EndBeyond(tensor, patience) : tensor.word().Unpin();
-  if (room_.over()) Trim();
-}
-
-void ByteWindow::EndBeyond(WindowTensor& tensor, RoomPatience patience) {
-  if (!tensor.word().UnpinToEvict()) return;
-  Claim(tensor);  // room in the Runtime for the write-back
-  RoomWait wait(room_, order_, patience, options_.beside);
-  const absl::Status status = spill_.WriteBack(
-      tensor, [&](absl::Time until) { return MakeRoom(wait, until); });
-  room_.Give(FootprintOf(tensor));
-  const bool has_storage = status.ok() && tensor.TakeAway();
-  if (!has_storage) {
-    // The tensor stays spilled until its next use ends, or its removal.
-    if (status.ok()) tensor.MarkGone();
-    return tensor.word().End(Residency::kResident);
-  }
-  spill_.Drop(tensor);
-  ++away_;
-  tensor.word().End(Residency::kCold);
+void ByteWindow::EndUse(WindowTensor& tensor) {
+  if (tensor.word().Unpin()) pins_.Evict(tensor);
+  if (room().over()) Trim();
 }
 
 void ByteWindow::FetchAhead(WindowTensor& tensor) {
   if (tensor.word().state() != Residency::kCold || tensor.gone()) return;
   if (!tensor.word().BeginLoad()) return;
-  if (tensor.fetch_ != nullptr) {
+  if (tensor.is_ahead_) {
     tensor.word().End(Residency::kReady);  // another thread has just begun it
     return;
   }
@@ -267,14 +122,14 @@ void ByteWindow::FetchAhead(WindowTensor& tensor) {
 
 void ByteWindow::FetchUpcoming() {
   // One look at each position is enough: room comes with the next use.
-  if (away_.load(std::memory_order_relaxed) == 0) return;
-  const size_t position = order_.position();
+  if (pins_.away() == 0) return;
+  const size_t position = order().position();
   if (looked_at_.exchange(position, std::memory_order_relaxed) == position) {
     return;
   }
-  while (away_.load(std::memory_order_relaxed) > 0) {
+  while (pins_.away() > 0) {
     const UseOrder::Upcoming next =
-        order_.TakeUpcoming(room_.window_bytes() / 2);
+        order().TakeUpcoming(room().window_bytes() / 2);
     if (next.tensor == nullptr ||
         !BeginAhead(*next.tensor, {.used_after = next.next_use})) {
       return;
@@ -284,72 +139,25 @@ void ByteWindow::FetchUpcoming() {
 
 bool ByteWindow::BeginAhead(WindowTensor& tensor,
                             const UseOrder::VictimRule& rule) {
-  room_.Take(FootprintOf(tensor));
-  while (room_.over() && EvictOne(rule)) {
+  const bool begins = pins_.ClaimAhead(tensor, rule);
+  if (begins) {
+    runtime_.Prefetch({tensor.id_});
+    pins_.meter().NoteFetchAhead();
   }
-  absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
-      absl::ResourceExhaustedError("the window is full");
-  if (!room_.over()) queue = bytes_.AskAtOnce(tensor.id_);
-  if (!queue.ok()) {
-    room_.Give(FootprintOf(tensor));
-    tensor.word().End(Residency::kCold);
-    return false;
-  }
-  tensor.fetch_ = *std::move(queue);
-  meter_.NoteFetchAhead();
-  tensor.word().End(Residency::kReady);
-  return true;
-}
-
-void ByteWindow::Claim(const WindowTensor& tensor) {
-  room_.Take(FootprintOf(tensor));
-  Trim();
-}
-
-void ByteWindow::Trim() {
-  while (room_.over() && EvictOne()) {
-  }
+  tensor.word().End(begins ? Residency::kReady : Residency::kCold);
+  return begins;
 }
 
 int64_t ByteWindow::EvictAll() {
   // Other threads may bring tensors back meanwhile.
-  const auto most = static_cast<int64_t>(order_.size());
+  const auto most = static_cast<int64_t>(order().size());
   int64_t count = 0;
-  while (count < most && EvictOne()) ++count;
+  while (count < most && pins_.EvictOne()) ++count;
   return count;
 }
 
-bool ByteWindow::EvictOne(const UseOrder::VictimRule& rule) {
-  WindowTensor* const victim = order_.TakeVictim(rule);
-  if (victim != nullptr) EvictOwned(*victim);
-  return victim != nullptr;
-}
-
-void ByteWindow::EvictOwned(WindowTensor& tensor) {
-  auto left = WindowMeter::Left::kUnread;
-  auto next = Residency::kCold;
-  if (tensor.fetch_ != nullptr) {
-    tensor.fetch_.reset();
-  } else {
-    using Writes = WindowTensor::Writes;
-    if (!tensor.TakeAway()) {
-      tensor.MarkGone();
-      next = Residency::kResident;  // with other bytes, if it has a storage
-    }
-    const auto writes = tensor.gone() ? Writes::kNone : tensor.TakeWrites();
-    if (writes == Writes::kUnmarked) meter_.NoteUnmarkedWrite();
-    const bool is_clean = writes == Writes::kNone;
-    left = is_clean ? WindowMeter::Left::kDropped : WindowMeter::Left::kWritten;
-    is_clean ? tensor.pin_.ReleaseUnchanged() : tensor.pin_.Release();
-    ++away_;
-  }
-  room_.Give(FootprintOf(tensor));
-  meter_.NoteEvicted(tensor, left);
-  tensor.word().End(next);
-}
-
 void ByteWindow::Retry() {
-  for (WindowTensor* const each : order_.TakeFailed()) {
+  for (WindowTensor* const each : order().TakeFailed()) {
     each->word().End(Residency::kCold);
   }
 }
@@ -358,17 +166,17 @@ absl::Status ByteWindow::MoveOut(WindowTensor& tensor) {
   const absl::Status room = ordinary_.CheckRoom(tensor.size_bytes());
   if (!room.ok()) return Reworded(room, tensor.Told(room.message()));
   tensor.word().Hold();
-  // As for a lease, a tensor that cannot be brought may be tried again.
-  absl::Status status = Fetch(tensor, Caller::kLease);
+  // A tensor that cannot be brought may be tried again.
+  absl::Status status = Fetch({&tensor}, {.caller = Caller::kCopy});
   if (!status.ok()) {
-    tensor.word().Unpin();
+    if (tensor.word().Unpin()) pins_.Evict(tensor);
     return status;
   }
   // Take ends the hold without a gap in which another thread could evict.
   tensor.word().Take(/*is_held=*/true);
   status = tensor.MoveOut();
   if (!status.ok()) {
-    tensor.word().End(Residency::kResident);
+    pins_.Evict(tensor);
     return status;
   }
   RemoveOwned(tensor);
@@ -384,9 +192,9 @@ void ByteWindow::Refuse(WindowTensor& tensor, const std::string& why) {
 }
 
 ByteWindowStats ByteWindow::stats() const {
-  ByteWindowStats stats = meter_.stats();
-  stats.used_bytes = room_.used_bytes();
-  stats.peaks = room_.peaks();
+  ByteWindowStats stats = pins_.meter().stats();
+  stats.used_bytes = pins_.room().used_bytes();
+  stats.peaks = pins_.room().peaks();
   return stats;
 }
 

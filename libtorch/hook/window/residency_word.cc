@@ -28,13 +28,12 @@ auto To(State next, uint32_t unit = 1) {
 }  // namespace
 
 bool ResidencyWord::BeginEvict() {
-  return Change(
-      [](uint32_t word) {
-        const Residency state = StateOf(word);
-        return word < kPin && IsEvictable(word) &&
-               (state == Residency::kResident || state == Residency::kReady);
-      },
-      To(Residency::kEvicting));
+  return Change(&IsIdle, To(Residency::kEvicting));
+}
+
+bool ResidencyWord::Want() {
+  word_.fetch_or(kWanted);
+  return BeginEvict();
 }
 
 bool ResidencyWord::BeginLoad() {
@@ -50,25 +49,6 @@ bool ResidencyWord::BeginRetry() {
   return Change(
       [](uint32_t word) { return StateOf(word) == Residency::kFailed; },
       To(Residency::kLoading));
-}
-
-bool ResidencyWord::BeginMove() {
-  return Change(
-      [](uint32_t word) {
-        return word / kPin == 1 && StateOf(word) == Residency::kResident;
-      },
-      To(Residency::kLoading));
-}
-
-bool ResidencyWord::UnpinToEvict() {
-  bool is_last = false;
-  Change([](uint32_t) { return true; },
-         [&is_last](uint32_t word) {
-           is_last = word / kPin == 1 && StateOf(word) == Residency::kResident;
-           return is_last ? To(Residency::kEvicting)(word - kPin) : word - kPin;
-         });
-  RoomNews::Tell();
-  return is_last;
 }
 
 bool ResidencyWord::BeginRemove() {
@@ -102,6 +82,15 @@ void ResidencyWord::End(Residency next) {
 Residency ResidencyWord::Await() const {
   uint32_t word = word_.load(std::memory_order_acquire);
   while (IsOwned(word)) {
+    word_.wait(word, std::memory_order_acquire);
+    word = word_.load(std::memory_order_acquire);
+  }
+  return StateOf(word);
+}
+
+Residency ResidencyWord::AwaitEviction() const {
+  uint32_t word = word_.load(std::memory_order_acquire);
+  while (StateOf(word) == Residency::kEvicting) {
     word_.wait(word, std::memory_order_acquire);
     word = word_.load(std::memory_order_acquire);
   }

@@ -19,6 +19,9 @@
 // it keeps a resident tensor from being evicted, and says nothing about a
 // tensor that is not resident.
 //
+// A tensor whose pin in the Runtime was asked for back while it was in use is
+// wanted: the thread that ends its last use has it evicted.
+//
 // Beside its state a tensor has a life with a hook. A tensor that is not
 // managed takes no pins, so that one that enters, leaves or has gone belongs to
 // a single thread:
@@ -35,8 +38,8 @@
 // under its lock (storage_lives.h).
 //
 // A ResidencyWord is thread-safe. Each end of a pin, of a state that belonged
-// to a thread and of a life that did is told to threads that wait for room or
-// to close (room_news.h).
+// to a thread and of a life that did is told to threads that wait to close
+// (room_news.h).
 #pragma once
 
 #include <atomic>
@@ -52,7 +55,7 @@ enum class Residency : uint32_t {
   kEvicting,  // belongs to a thread
   kCold,
   kLoading,  // belongs to a thread
-  kReady,    // a fetch was begun ahead of need; what is left is to take it
+  kReady,    // a fetch was begun ahead of need; what is left is to pin it
   kFailed,   // the last fetch did not bring the bytes
 };
 
@@ -77,15 +80,33 @@ class ResidencyWord {
   std::optional<Residency> Pin(bool holds_pins = false) {
     const uint32_t word = word_.fetch_add(kPin, std::memory_order_acquire);
     if ((word & kLifeMask) != 0 && !(holds_pins && IsStopping(word))) {
-      Unpin();
+      word_.fetch_sub(kPin);
+      RoomNews::Tell();
       return std::nullopt;
     }
     return StateOf(word);
   }
-  void Unpin() {
-    word_.fetch_sub(kPin);
+  // Ends a pin. Returns true where that was the last use of a tensor that is
+  // wanted: its word is the caller's then, as by BeginEvict, and the tensor is
+  // to be evicted. Else the tensor may have ended by now.
+  [[nodiscard]] bool Unpin() {
+    uint32_t word = word_.load(std::memory_order_relaxed);
+    bool evicts = false;
+    do {
+      evicts = word / kPin == 1 && (word & kWanted) != 0 && IsIdle(word - kPin);
+    } while (!word_.compare_exchange_weak(
+        word,
+        evicts ? word - kPin - word % kLife + kEvictingBits : word - kPin));
     RoomNews::Tell();  // the tensor may have ended by now
+    return evicts;
   }
+
+  // A tensor that is wanted is evicted as soon as nothing uses it. Returns true
+  // where that is so already: the word is the caller's then, as by BeginEvict.
+  bool Want();
+  // Only the thread whose word it is calls this: the pin that was asked for has
+  // ended.
+  void EndWant() { word_.fetch_and(~kWanted); }
 
   Residency state() const {
     return StateOf(word_.load(std::memory_order_acquire));
@@ -94,8 +115,7 @@ class ResidencyWord {
     return state == Residency::kEvicting || state == Residency::kLoading;
   }
   Life life() const { return LifeOf(word_.load(std::memory_order_acquire)); }
-  bool pinned() const { return pins() > 0; }
-  uint32_t pins() const { return word_.load() / kPin; }
+  bool pinned() const { return word_.load() >= kPin; }
 
   // Each Begin function makes the word the caller's, or returns false and
   // changes nothing. BeginEvict takes a tensor that is resident or ready, is
@@ -105,14 +125,6 @@ class ResidencyWord {
   // BeginLoad takes a tensor that is cold or ready, pinned or not.
   bool BeginLoad();
   bool BeginRetry();  // takes a failed tensor, pinned or not
-  // BeginMove takes a resident tensor that the caller alone has pinned, and the
-  // caller keeps the pin. The tensor is loading then, so that its bytes may
-  // change their place.
-  bool BeginMove();
-  // Ends a pin. If that was the last pin of a resident tensor, the word is the
-  // caller's, as by BeginEvict. Else only the pin has ended, and this returns
-  // false.
-  bool UnpinToEvict();
   // BeginRemove makes a tensor leave as Leave does, and takes it from any state
   // that belongs to no thread. The state is kEvicting then. It never waits: the
   // thread that calls it may be the thread whose word it is.
@@ -130,6 +142,8 @@ class ResidencyWord {
 
   // Waits until the state belongs to no thread, and returns it.
   Residency Await() const;
+  // Waits until no thread evicts the tensor, which takes no transfer.
+  Residency AwaitEviction() const;
 
   // Begins the life; called before anything else.
   void Enter() { SetLife(Life::kEntering); }
@@ -147,15 +161,19 @@ class ResidencyWord {
   void AwaitLife(bool holds_pins = false) const;
 
  private:
-  // Pins are above the life's three bits, which are above the state's three.
+  // Pins are above the bit of a tensor that is wanted, which is above the
+  // life's three bits, which are above the state's three.
   static constexpr uint32_t kLife = 8;
   static constexpr uint32_t kLifeMask = 7 * kLife;
-  static constexpr uint32_t kPin = 64;
+  static constexpr uint32_t kWanted = 64;
+  static constexpr uint32_t kPin = 128;
+  static constexpr uint32_t kEvictingBits =
+      static_cast<uint32_t>(Residency::kEvicting);
   static Residency StateOf(uint32_t word) {
     return static_cast<Residency>(word % kLife);
   }
   static Life LifeOf(uint32_t word) {
-    return static_cast<Life>(word % kPin / kLife);
+    return static_cast<Life>((word & kLifeMask) / kLife);
   }
   static bool IsStopping(uint32_t word) {
     return LifeOf(word) == Life::kStopping;
@@ -164,8 +182,12 @@ class ResidencyWord {
   static bool MayLeave(uint32_t word) {
     return word < kPin && (LifeOf(word) == Life::kManaged || IsStopping(word));
   }
-  static bool IsEvictable(uint32_t word) {
-    return LifeOf(word) != Life::kEntering && LifeOf(word) != Life::kGone;
+  // Whether a tensor may be evicted.
+  static bool IsIdle(uint32_t word) {
+    const Residency state = StateOf(word);
+    return word < kPin && LifeOf(word) != Life::kEntering &&
+           LifeOf(word) != Life::kGone &&
+           (state == Residency::kResident || state == Residency::kReady);
   }
   // Replaces the word by what `next` makes of it, if `may` allows that word;
   // else returns false.

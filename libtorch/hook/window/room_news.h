@@ -1,6 +1,6 @@
-// RoomNews wakes threads that wait for what others do with tensors: for room
-// that pins have, for the end of all pins, for a thread to wait itself. A
-// thread listens, looks, and waits if what it saw does not let it go on.
+// RoomNews wakes threads that wait for what others do with tensors, as a close
+// does for the end of all pins. A thread listens, looks, and waits if what it
+// saw does not let it go on.
 //
 //   RoomNews::Listener news;
 //   while (!Look()) news.Wait(deadline);    // one thread

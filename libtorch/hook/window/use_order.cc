@@ -42,16 +42,9 @@ int64_t UseOrder::PinnedBytesWith(const WindowTensor* tensor) const {
     const ResidencyWord& word = each->word();
     const bool is_here = word.pinned() && word.state() == Residency::kResident;
     if (each != tensor && !is_here) continue;
-    if (!each->is_spilled()) bytes += ResidentBytes(each->size_bytes());
+    bytes += ResidentBytes(each->size_bytes());
   }
   return bytes;
-}
-
-bool UseOrder::IsAnyComputing() const {
-  OrderedLock lock(mutex_);
-  return absl::c_any_of(tensors_, [](const auto& each) {
-    return !each.second->is_spilled() && each.second->is_computed_with();
-  });
 }
 
 void UseOrder::BeginStep() {
@@ -82,7 +75,7 @@ WindowTensor* UseOrder::TakeVictim(const VictimRule& rule) {
     // A later next use comes first, then an older last use.
     std::pair<int64_t, uint64_t> best;
     for (const auto& [key, each] : tensors_) {
-      if (each->gone() || each->word().pinned() || each->is_spilled() ||
+      if (each->gone() || each->word().pinned() ||
           each->word().life() == Life::kEntering) {
         continue;
       }

@@ -39,8 +39,6 @@ class UseOrder {
   // Returns the bytes of the window that `tensor`, if it is not null, has
   // together with all tensors that are here and pinned.
   int64_t PinnedBytesWith(const WindowTensor* tensor) const;
-  // Whether a tensor in the window has a pin whose holder does not wait.
-  bool IsAnyComputing() const;
 
   // Begins a step. From here on uses are traced, and a step is expected to
   // repeat the one before.

@@ -22,11 +22,9 @@ void WindowRoom::NotePeak(absl::FunctionRef<int64_t()> pinned_bytes) {
 }
 
 void WindowRoom::NoteBeyond(int64_t bytes, absl::string_view operation) {
-  const int64_t over =
-      bytes + std::max<int64_t>(0, used_bytes() - window_bytes());
   MutexLock lock(mutex_);
-  if (over <= peaks_.over_budget_bytes) return;
-  peaks_.over_budget_bytes = over;
+  if (bytes <= most_beyond_) return;
+  most_beyond_ = bytes;
   peaks_.over_budget_operation = std::string(operation);
 }
 

@@ -10,7 +10,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
-#include "libtorch/hook/window/room_turn.h"
 
 namespace terrace {
 
@@ -22,12 +21,10 @@ struct WindowPeaks {
 
 class WindowRoom {
  public:
-  // Tensors may take `most_bytes` of the Runtime's memory at a time, within the
-  // window and beyond it, and `beyond_bytes` of ordinary memory beside that.
-  WindowRoom(int64_t window_bytes, int64_t most_bytes, int64_t beyond_bytes)
-      : window_bytes_(window_bytes),
-        most_bytes_(most_bytes),
-        beyond_bytes_(beyond_bytes) {}
+  // Tensors may count on `most_bytes` of the Runtime's memory at a time, within
+  // the window and beyond it.
+  WindowRoom(int64_t window_bytes, int64_t most_bytes)
+      : window_bytes_(window_bytes), most_bytes_(most_bytes) {}
   void Resize(int64_t window_bytes, int64_t most_bytes) {
     window_bytes_.store(window_bytes, std::memory_order_relaxed);
     most_bytes_.store(most_bytes, std::memory_order_relaxed);
@@ -39,21 +36,10 @@ class WindowRoom {
   int64_t most_bytes() const {
     return most_bytes_.load(std::memory_order_relaxed);
   }
-  int64_t beyond_bytes() const { return beyond_bytes_; }
   int64_t used_bytes() const {
     return used_bytes_.load(std::memory_order_relaxed);
   }
   bool over() const { return used_bytes() > window_bytes(); }
-
-  // Operations that wait for room take this turn.
-  RoomTurn& waiting() { return waiting_; }
-  // An operation in its turn lacks room from BeginLacking to EndLacking; room
-  // that becomes free is for it.
-  void BeginLacking() { lacking_.fetch_add(1, std::memory_order_relaxed); }
-  void EndLacking() { lacking_.fetch_sub(1, std::memory_order_relaxed); }
-  bool is_lacking() const {
-    return lacking_.load(std::memory_order_relaxed) > 0;
-  }
 
   // Take and Give count bytes within the window, or beyond it.
   void Take(int64_t bytes) {
@@ -82,23 +68,21 @@ class WindowRoom {
   // have pinned is beyond the window, neither what is about to leave nor what
   // is held beside operations.
   void NotePeak(absl::FunctionRef<int64_t()> pinned_bytes);
-  // Notes that so many bytes are beside the Runtime's memory, for this
+  // Notes that so many of these bytes are beside the Runtime's memory, for this
   // operation among others.
   void NoteBeyond(int64_t bytes, absl::string_view operation);
 
   WindowPeaks peaks() const;
 
  private:
-  RoomTurn waiting_;
-  std::atomic<int> lacking_ = 0;
   std::atomic<int64_t> window_bytes_;
   std::atomic<int64_t> most_bytes_;
-  const int64_t beyond_bytes_;
   std::atomic<int64_t> used_bytes_ = 0;
   std::atomic<int64_t> held_beside_ = 0;
   std::atomic<uint64_t> turn_ = 0;
   mutable Mutex mutex_;
   WindowPeaks peaks_ ABSL_GUARDED_BY(mutex_);
+  int64_t most_beyond_ ABSL_GUARDED_BY(mutex_) = 0;  // of NoteBeyond's
 };
 
 }  // namespace terrace

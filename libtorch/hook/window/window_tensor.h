@@ -10,8 +10,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -20,15 +18,9 @@
 #include "absl/time/time.h"
 #include "libtorch/hook/window/residency_word.h"
 #include "terrace/pin.h"
-#include "terrace/request.h"
 #include "terrace/tensor.h"
 
 namespace terrace {
-
-struct FreeMemory {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-using SpilledMemory = std::unique_ptr<std::byte, FreeMemory>;
 
 class WindowTensor {
  public:
@@ -56,9 +48,7 @@ class WindowTensor {
   void MarkGone() { gone_.store(true, std::memory_order_release); }
   // Says where in the step a tensor comes that lives for a part of a step;
   // called before ByteWindow::Add. The trace takes the tensor of the step
-  // before that had the same number for this one. When the tensor leaves, it is
-  // not kept beside the window but goes below at once, so that there is room
-  // for the next.
+  // before that had the same number for this one.
   void SetNumber(int64_t number) { number_ = number; }
   int64_t number() const { return number_; }  // -1: it has none
   absl::Duration blocked() const {
@@ -69,23 +59,9 @@ class WindowTensor {
                           std::memory_order_relaxed);
   }
   bool gone() const { return gone_.load(std::memory_order_acquire); }
-  // Between BeginWaiting and EndWaiting the holder of one of the pins computes
-  // nothing: it is an operation that waits, or the program. The holder calls
-  // both between the pin and its end.
-  void BeginWaiting() {
-    waiting_pins_.fetch_add(1);
-    RoomNews::Tell();  // who waits for its room may wait in vain
-  }
-  void EndWaiting() { waiting_pins_.fetch_sub(1); }
-  bool is_computed_with() const {
-    const uint32_t pins = word_.pins();  // read before the waiting pins
-    return pins > waiting_pins_.load();
-  }
-  // Whether the tensor's bytes are in memory beside the Runtime's (spill.h). A
-  // thread that has the tensor pinned may rely on the answer.
-  bool is_spilled() const {
-    return is_spilled_.load(std::memory_order_acquire);
-  }
+  // The tensor's pin in the Runtime, by which a use is known there; 0 while the
+  // bytes are away.
+  uint64_t token() const { return token_.load(std::memory_order_acquire); }
 
  protected:
   // Gives the storage its bytes, which are at `data` from now on. Returns false
@@ -101,7 +77,7 @@ class WindowTensor {
   virtual absl::Status MoveOut() = 0;
 
  private:
-  bool is_here() const { return pin_.valid() || spilled_ != nullptr; }
+  bool is_here() const { return pin_.valid(); }
   // Returns whether the tensor, which leaves now, was written to since it came,
   // and whether that was marked. Only the thread whose word it is calls this.
   enum class Writes : uint8_t { kNone, kMarked, kUnmarked };
@@ -110,8 +86,10 @@ class WindowTensor {
   int64_t key() const { return is_numbered_ ? -2 - number_ : id_.value; }
 
   friend class ByteWindow;
-  friend class Spill;
+  friend class GroupFetch;
   friend class UseOrder;
+  friend class WindowPins;
+  friend class WindowQueue;
 
   const std::string name_;
   const int64_t size_bytes_;
@@ -119,19 +97,18 @@ class WindowTensor {
   std::atomic<uint64_t> last_use_ = 0;  // by UseOrder's clock
   std::atomic<bool> written_ = false;   // since the last eviction
   std::atomic<bool> gone_ = false;
-  std::atomic<uint32_t> waiting_pins_ = 0;
+  std::atomic<uint64_t> token_ = 0;
   std::atomic<int64_t> blocked_ns_ = 0;  // for which threads waited for it
   int64_t number_ = -1;
   bool is_numbered_ = false;  // its number is its key, as no other has it now
-  std::atomic<bool> is_spilled_ = false;
   // Only the thread whose word it is changes these members.
   TensorId id_;
-  Pin pin_;                // while it is resident, and not spilled
-  SpilledMemory spilled_;  // while it is spilled
-  std::unique_ptr<RequestQueue> fetch_;  // while it is ready
-  uint64_t fingerprint_ = 0;             // of what was fetched
-  bool is_checked_ = false;              // `fingerprint_` is set
-  bool never_clean_ = false;             // it was written to without a mark
+  Pin pin_;                   // while it is resident
+  int64_t beyond_bytes_ = 0;  // of a group that came beyond the budget
+  uint64_t fingerprint_ = 0;  // of what was fetched
+  bool is_ahead_ = false;     // it is ready, or was until it is loading
+  bool is_checked_ = false;   // `fingerprint_` is set
+  bool never_clean_ = false;  // it was written to without a mark
 };
 
 }  // namespace terrace

@@ -16,6 +16,7 @@
 #include "base/threads/own_thread.h"
 #include "libtorch/guarded.h"
 #include "libtorch/hook/held_bytes.h"
+#include "libtorch/hook/life/operation_pins.h"
 #include "libtorch/step/late/refused_storage.h"
 #include "libtorch/step/late/update_net.h"
 #include "libtorch/tensor_check.h"
@@ -205,7 +206,9 @@ absl::Status LateUpdates::Finish() {
 
 absl::Status LateUpdates::Wait() {
   if (thread_.joinable()) {
-    pending_->AwaitEnd();  // this thread counts as a waiter
+    // The updates may need the room of what this thread has.
+    const OperationPins::Waiting waiting;
+    pending_->AwaitEnd();
     thread_.join();
     static_cast<void>(pending_->TakeGarbage());
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/threads/own_thread.h"
 #include "libtorch/guarded.h"
+#include "libtorch/hook/life/operation_pins.h"
 #include "libtorch/step/late/refused_storage.h"
 #include "libtorch/step/late/update_net.h"
 
@@ -101,7 +102,8 @@ void ParameterExchange::Run() {
 
 absl::Status ParameterExchange::Wait() {
   if (thread_.joinable()) {
-    pending_->AwaitEnd();  // this thread counts as a waiter
+    const OperationPins::Waiting waiting;
+    pending_->AwaitEnd();
     thread_.join();
   }
   return status_;

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/io_fault.h"
-#include "libtorch/hook/window/room_news.h"
 
 namespace terrace {
 
@@ -87,7 +86,6 @@ bool PendingStorages::AwaitEndUntil(absl::Time deadline) {
 void PendingStorages::WaitForChange(absl::Duration most, Waiter waiter) {
   const absl::Time begun = absl::Now();
   ++waiters_;
-  RoomNews::Tell();  // an update may wait for room that this thread has
   changed_.WaitFor(mutex_, most);
   --waiters_;
   if (waiter == Waiter::kOfProgram) waited_ += absl::Now() - begun;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "libtorch/hook/life/operation_pins.h"
 #include "libtorch/hook/life/without_python.h"
 #include "libtorch/hook/operation/argument_storages.h"
 #include "libtorch/hook/operation/effects.h"
@@ -27,6 +28,7 @@ struct Operands {
 };
 
 void AwaitAll(const UpdateNet::List& pending) {
+  const OperationPins::Waiting waiting;
   for (const auto& each : pending) each->AwaitEnd();
 }
 
@@ -46,6 +48,8 @@ void AwaitEach(const UpdateNet::List& pending, const Operands& operands) {
 // each thread that waits for updates here gives the lock up.
 void UpdateNet::AwaitOperands(const at::RecordFunction& function) {
   const WithoutPython without;
+  // An update may need the room of what an operation around this one has.
+  const OperationPins::Waiting waiting;
   const List pending = this->pending();
   if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     AwaitAll(pending);
@@ -107,6 +111,7 @@ absl::Status UpdateNet::Await(const c10::Storage& storage, bool is_written) {
                                             is_written};
   absl::Status status;
   const WithoutPython without;
+  const OperationPins::Waiting waiting;
   for (const auto& each : pending()) {
     each->Await({&operand, 1}, [&](size_t, const absl::Status& why) {
       status.Update(absl::FailedPreconditionError(

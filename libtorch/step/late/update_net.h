@@ -49,7 +49,8 @@ class UpdateNet final : public OperationGate {
   void AwaitOperands(const at::RecordFunction& function) override;
   absl::Status Await(const c10::Storage& storage, bool is_written) override;
   bool IsFree(const c10::Storage& storage, bool is_written) override;
-  bool IsAwaited() override;
+  // Returns whether a thread waits now, here or for the end of all updates.
+  bool IsAwaited();
   void AwaitEverything() override;
   // Waits for a storage that is about to be written.
   absl::Status Await(const c10::Storage& storage) {

@@ -112,8 +112,19 @@ TEST_F(HookBeyondTest, ALeaseMeanwhileKeepsWhatItHas) {
   EXPECT_TRUE(Same(values_));
 }
 
-TEST_F(HookBeyondTest, WhatFoundNoRoomBesideLeasesIsThereAfterThem) {
+TEST_F(HookBeyondTest, BesideLeasesThatHaveAllOthersGoBeyondTheBudget) {
   MakeTwelve();
+  const std::vector<Lease> leases = LeaseFour();
+  ASSERT_EQ(leases.size(), 4);
+  EXPECT_TRUE(Same(values_));
+  EXPECT_EQ(hook().stats().over_budget_operation, "aten::equal");
+  // A lease lasts, and does not.
+  const auto fifth = hook().MakeLease(tensors_[5], Hook::Access::kRead);
+  EXPECT_TRUE(absl::IsResourceExhausted(fifth.status())) << fifth.status();
+}
+
+TEST_F(HookBeyondTest, WhatFoundNoRoomBesideLeasesIsThereAfterThem) {
+  MakeTwelve({.beyond_bytes = 0});
   std::vector<Lease> leases = LeaseFour();
   ASSERT_EQ(leases.size(), 4);
   for (int i = 6; i < 9; ++i) {
@@ -128,7 +139,7 @@ TEST_F(HookBeyondTest, WhatFoundNoRoomBesideLeasesIsThereAfterThem) {
 }
 
 TEST_F(HookBeyondTest, ACloseBringsWhatIsStillToBeFetchedAfterLeases) {
-  MakeTwelve();
+  MakeTwelve({.beyond_bytes = 0});
   std::vector<Lease> leases = LeaseFour();
   ASSERT_EQ(leases.size(), 4);
   EXPECT_NE(TextThrown([&] { tensors_[6].sum(); }), "");

@@ -113,13 +113,11 @@ class Gate final : public OperationGate {
   bool IsFree(const c10::Storage& /*storage*/, bool /*is_written*/) override {
     return answer.ok();
   }
-  bool IsAwaited() override { return is_awaited; }
   void AwaitEverything() override { asked.push_back("everything"); }
 
   std::vector<std::string> asked;
   std::function<void()> look;
   absl::Status answer;
-  bool is_awaited = false;
 };
 
 class GateTest : public HookTest {

@@ -97,8 +97,8 @@ class FakeHook {
       auto pins = std::make_unique<OperationPins>();
       StorageLife* const unsettled = PinAll(storages, *pins);
       if (unsettled == nullptr) {
-        if (!pins->is_away() || pins->Bring("an operation")) return pins;
-        continue;
+        if (pins->is_away()) pins->Bring("an operation");
+        return pins;
       }
       pins.reset();
       OperationPins::AwaitLife(*unsettled);

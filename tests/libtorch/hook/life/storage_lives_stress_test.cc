@@ -1,4 +1,4 @@
-// Threads that fetch, write, refuse, fork and close over storages that enter
+// Threads that fetch, write, copy, fork and close over storages that enter
 // and leave, in as many rounds as TERRACE_LIFE_ROUNDS says. Each thread writes
 // bytes of its own in each storage, and reads them again: what it wrote is
 // there, whether the storage is managed then or not.
@@ -79,11 +79,15 @@ class StorageLivesStress : public testing::Test {
     storage.MarkWritten();
   }
 
-  // The next use tries it again.
-  void Refuse(FakeStorage& storage) {
+  // As the library's own copy, which waits for something else as well.
+  void Copy(FakeStorage& storage) {
     StorageLife* const found = index_.registry().Find(storage.address());
     if (found == nullptr || !found->word().Pin().has_value()) return;
-    hook_->window().RefuseFetch(*found, absl::UnavailableError("refused"));
+    hook_->window().BeginWaiting(*found);
+    const absl::Status brought =
+        OperationPins::BringOne(*found, FetchAsker::Caller::kCopy);
+    EXPECT_TRUE(brought.ok()) << brought;
+    hook_->window().EndWaiting(*found);
     OperationPins::Unpin(*found);
   }
 
@@ -107,7 +111,7 @@ class StorageLivesStress : public testing::Test {
       const size_t at = random() % kStorages;
       FakeStorage& storage = *storages_[at];
       Use(thread, storage, *storages_[random() % kStorages], written[at]);
-      if (thread == 0 && use == 2) Refuse(storage);
+      if (thread == 0 && use == 2) Copy(storage);
       if (thread == 1) hook_->window().EvictAll();
       if (thread == 2) hook_->window().FetchAhead(*storages_[at]);
       if (thread == 3 && use == 1 && round_ % kForkEvery == 0) Fork();
@@ -125,7 +129,7 @@ class StorageLivesStress : public testing::Test {
   bool restores_ = true;
 };
 
-TEST_F(StorageLivesStress, ThreadsFetchWriteRefuseForkAndClose) {
+TEST_F(StorageLivesStress, ThreadsFetchWriteCopyForkAndClose) {
   const int rounds = Rounds();
   std::barrier<> turn(kThreads + 1);
   std::vector<std::thread> threads;

@@ -41,7 +41,9 @@ class ByteWindowTest : public testing::Test {
     ASSERT_TRUE(window_->Add({&tensor}).ok());
     std::vector<std::byte> source(static_cast<size_t>(size_bytes));
     WritePattern(absl::MakeSpan(source), seed);
+    tensor.word().Pin();
     const absl::Status filled = window_->Fill(tensor, source.data());
+    window_->EndUse(tensor);
     ASSERT_TRUE(filled.ok()) << filled;
   }
 
@@ -64,6 +66,19 @@ class ByteWindowTest : public testing::Test {
     ASSERT_TRUE(tensor.word().Leave());
     window_->Remove(tensor);
     tensor.word().SetLife(Life::kGone);
+  }
+  // As an operation that takes these: pinned, and brought.
+  absl::Status Take(const std::vector<int>& these,
+                    const FetchAsker& asker = {}) {
+    ByteWindow::Tensors tensors;
+    for (const int i : these) {
+      tensor(i).word().Pin();
+      tensors.push_back(&tensor(i));
+    }
+    return window_->Fetch(tensors, asker);
+  }
+  void EndUses(const std::vector<int>& these) {
+    for (const int i : these) window_->EndUse(tensor(i));
   }
   // After an error it is managed again.
   absl::Status MoveOut(int i) {

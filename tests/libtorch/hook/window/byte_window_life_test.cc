@@ -126,7 +126,7 @@ TEST_F(ByteWindowTest, WhatIsInUseDoesNotLeave) {
   Fill({3});
   tensor(0).word().Pin();
   EXPECT_FALSE(tensor(0).word().Leave());
-  tensor(0).word().Unpin();
+  EXPECT_FALSE(tensor(0).word().Unpin());
   EXPECT_TRUE(Read(0).ok());
   Remove(tensor(0));
   EXPECT_EQ(tensor(0).word().Pin(), std::nullopt);

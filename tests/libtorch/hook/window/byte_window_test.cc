@@ -29,13 +29,12 @@ TEST_F(ByteWindowTest, AWindowOfJustTheTensorsHoldsThemAll) {
   EXPECT_EQ(window().stats().evictions, 0);
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < count(); ++i) {
-      tensor(i).word().Pin();
-      const absl::Status fetched = window().Fetch(tensor(i));
+      const absl::Status fetched = Take({i});
       ASSERT_TRUE(fetched.ok()) << fetched;
     }
     for (int i = 0; i < count(); ++i) {
       EXPECT_TRUE(HasPattern(tensor(i).bytes(), static_cast<uint8_t>(i)));
-      tensor(i).word().Unpin();
+      EXPECT_FALSE(tensor(i).word().Unpin());
     }
     EXPECT_EQ(window().stats().used_bytes, 20 * kPage);
     EXPECT_EQ(window().EvictAll(), 5);
@@ -120,16 +119,13 @@ TEST_F(ByteWindowTest, WhatIsPinnedStaysAndMayExceedTheWindow) {
   Make(12, /*spare_pages=*/8);  // a window of four
   Fill({1, 1});
   Fill({3});
-  for (int i = 0; i < 3; ++i) {
-    tensor(i).word().Pin();
-    ASSERT_TRUE(window().Fetch(tensor(i)).ok());
-  }
+  ASSERT_TRUE(Take({0, 1, 2}).ok());
   EXPECT_EQ(window().stats().used_bytes, 8 * kPage);
   EXPECT_EQ(window().stats().peaks.over_budget_bytes, 4 * kPage);
   EXPECT_EQ(window().EvictAll(), 0);
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(HasPattern(tensor(i).bytes(), static_cast<uint8_t>(i)));
-    tensor(i).word().Unpin();
+    EXPECT_FALSE(tensor(i).word().Unpin());
   }
   EXPECT_TRUE(window().room().over());
   window().Trim();
@@ -137,18 +133,21 @@ TEST_F(ByteWindowTest, WhatIsPinnedStaysAndMayExceedTheWindow) {
   EXPECT_TRUE(IsHere(2));
 }
 
-TEST_F(ByteWindowTest, MoreThanTheBudgetAtATimeIsToldAndNoFailure) {
-  Make(8);
+TEST_F(ByteWindowTest, MoreThanItMayHaveBeyondTheBudgetIsToldAndNoFailure) {
+  Make(8, 0, {.beyond_bytes = 0});
   Fill({3, 3, 3});
-  for (const int i : {1, 2}) tensor(i).word().Pin();
-  const absl::Status read = Read(0);
-  EXPECT_TRUE(absl::IsResourceExhausted(read)) << read;
-  EXPECT_THAT(std::string(read.message()),
+  ASSERT_TRUE(Take({1, 2}).ok());
+  WindowTensor* const in_use[] = {&tensor(1), &tensor(2)};
+  const absl::Status taken =
+      Take({0}, {.caller = FetchAsker::Caller::kCopy, .in_use = in_use});
+  EXPECT_TRUE(absl::IsResourceExhausted(taken)) << taken;
+  EXPECT_THAT(std::string(taken.message()),
               StartsWith("terrace: 'tensor 0' 12 KiB: what is in use"));
-  EXPECT_TRUE(IsNoRoom(read));
+  EXPECT_TRUE(IsNoRoom(taken));
   EXPECT_EQ(tensor(0).refusal, "");
   EXPECT_EQ(window().stats().failures, 0);
-  for (const int i : {1, 2}) tensor(i).word().Unpin();
+  EXPECT_EQ(window().stats().peaks.over_budget_operation, "");
+  EndUses({0, 1, 2});
   EXPECT_TRUE(Read(0).ok());
 }
 

@@ -53,7 +53,7 @@ absl::Status WithBytes(ByteWindow& window, FakeTensor& tensor, bool writes,
   absl::Status status;
   const bool is_here = tensor.word().Pin() == Residency::kResident;
   window.order().Note(tensor);
-  if (!is_here) status = window.Fetch(tensor);
+  if (!is_here) status = window.Fetch({&tensor});
   if (writes) tensor.MarkWritten();
   if (status.ok()) use(tensor.bytes());
   window.EndUse(tensor);

@@ -47,51 +47,51 @@ TEST(ResidencyWord, WhatBeganIsOneThreadsUntilItsEnd) {
   EXPECT_EQ(word.Await(), Residency::kFailed);
 }
 
-TEST(ResidencyWord, WhatMovesHasOnePinAndKeepsIt) {
-  ResidencyWord word(Residency::kResident);
-  EXPECT_FALSE(word.BeginMove());  // none
-  word.Pin();
-  word.Pin();
-  EXPECT_FALSE(word.BeginMove());  // another's too
-  word.Unpin();
-  ASSERT_TRUE(word.BeginMove());
-  EXPECT_EQ(word.state(), Residency::kLoading);
-  EXPECT_EQ(word.Pin(), Residency::kLoading);  // it waits for the End
-  word.End(Residency::kResident);
-  EXPECT_TRUE(word.pinned());
-  word.Unpin();
-  word.Unpin();
-  EXPECT_TRUE(word.BeginEvict());
-  ResidencyWord cold(Residency::kCold);
-  cold.Pin();
-  EXPECT_FALSE(cold.BeginMove());
-}
-
-TEST(ResidencyWord, TheLastPinOfWhatIsResidentMayTakeItAway) {
+TEST(ResidencyWord, TheLastUseOfWhatIsWantedTakesItAway) {
   ResidencyWord word(Residency::kResident);
   word.Pin();
   word.Pin();
-  EXPECT_FALSE(word.UnpinToEvict());
+  EXPECT_FALSE(word.Want());
+  EXPECT_FALSE(word.Unpin());
   EXPECT_EQ(word.state(), Residency::kResident);
-  EXPECT_TRUE(word.UnpinToEvict());
+  EXPECT_TRUE(word.Unpin());
   EXPECT_FALSE(word.pinned());
   EXPECT_EQ(word.state(), Residency::kEvicting);
-  ResidencyWord failed(Residency::kFailed);
-  failed.Pin();
-  EXPECT_FALSE(failed.UnpinToEvict());
-  EXPECT_EQ(failed.state(), Residency::kFailed);
-  EXPECT_FALSE(failed.pinned());
+  word.EndWant();
+  word.End(Residency::kCold);
+  ASSERT_TRUE(word.BeginLoad());
+  word.Pin();
+  word.End(Residency::kResident);
+  EXPECT_FALSE(word.Unpin());  // it is wanted no more
+  EXPECT_TRUE(word.Want());    // nothing uses it
+  EXPECT_EQ(word.state(), Residency::kEvicting);
+}
+
+TEST(ResidencyWord, WhatIsWantedAndNotHereStaysAsItIs) {
+  for (const Residency state : {Residency::kFailed, Residency::kCold}) {
+    ResidencyWord word(state);
+    word.Pin();
+    EXPECT_FALSE(word.Want());
+    EXPECT_FALSE(word.Unpin());
+    EXPECT_EQ(word.state(), state);
+    EXPECT_FALSE(word.pinned());
+  }
+  ResidencyWord entering(Residency::kResident);
+  entering.Enter();
+  EXPECT_FALSE(entering.Want());
+  entering.SetLife(Life::kManaged, /*is_pinned=*/true);
+  EXPECT_TRUE(entering.Unpin());
 }
 
 TEST(ResidencyWord, APinKeepsEvictionAway) {
   ResidencyWord word(Residency::kResident);
   EXPECT_EQ(word.Pin(), Residency::kResident);
   EXPECT_EQ(word.Pin(), Residency::kResident);
-  word.Unpin();
+  EXPECT_FALSE(word.Unpin());
   EXPECT_TRUE(word.pinned());
   EXPECT_FALSE(word.BeginEvict());
   EXPECT_FALSE(word.BeginRemove());
-  word.Unpin();
+  EXPECT_FALSE(word.Unpin());
   EXPECT_FALSE(word.pinned());
   EXPECT_TRUE(word.BeginEvict());
 }
@@ -105,7 +105,7 @@ TEST(ResidencyWord, PinsThatComeDuringAnEvictionSeeItAndStay) {
   EXPECT_TRUE(word.BeginLoad());  // with its pin
   word.End(Residency::kResident);
   EXPECT_FALSE(word.BeginEvict());
-  word.Unpin();
+  EXPECT_FALSE(word.Unpin());
   EXPECT_TRUE(word.BeginEvict());
 }
 
@@ -126,7 +126,7 @@ TEST(ResidencyWord, GuardsBytesAmongThreads) {
           }
         }
         EXPECT_GE(value, 0);
-        word.Unpin();
+        EXPECT_FALSE(word.Unpin());
       }
     });
   }

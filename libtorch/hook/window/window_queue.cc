@@ -1,0 +1,120 @@
+#include "libtorch/hook/window/window_queue.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace terrace {
+
+absl::Status WindowQueue::Open(int64_t window_bytes) {
+  OrderedLock lock(mutex_);
+  if (queue_ != nullptr) return absl::OkStatus();
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<ByteQueue> queue,
+                           runtime_.OpenBytes(window_bytes));
+  TERRACE_ASSIGN_OR_RETURN(
+      recalls_,
+      RecallThread::Start(*queue, [this](uint64_t token) { Answer(token); }));
+  queue_ = std::move(queue);
+  return absl::OkStatus();
+}
+
+void WindowQueue::Shut() {
+  recalls_.reset();
+  queue_.reset();
+}
+
+absl::StatusOr<WindowQueue::Taken> WindowQueue::Take(
+    absl::Span<WindowTensor* const> tensors, Access access,
+    absl::Span<const uint64_t> in_use, absl::Time deadline) {
+  const Request request = Push(tensors, access, in_use, deadline);
+  absl::StatusOr<Taken> taken = Await(request);
+  Note(request, tensors, taken.ok() ? taken->pins : absl::Span<const Pin>());
+  return taken;
+}
+
+WindowQueue::Request WindowQueue::Push(absl::Span<WindowTensor* const> tensors,
+                                       Access access,
+                                       absl::Span<const uint64_t> in_use,
+                                       absl::Time deadline) {
+  std::vector<Want> wants;
+  for (const WindowTensor* const each : tensors) {
+    wants.push_back({each->id_, access});
+  }
+  OrderedLock lock(mutex_);
+  taking_.insert(++tickets_);
+  return {tickets_, queue_->Push(wants, in_use, deadline)};
+}
+
+// By its deadline a request is answered, but for what its transfers take.
+absl::StatusOr<WindowQueue::Taken> WindowQueue::Await(const Request& request) {
+  TERRACE_RETURN_IF_ERROR(request.id.status());
+  while (true) {
+    TERRACE_ASSIGN_OR_RETURN(
+        Awaited news, queue_->Await(*request.id, absl::InfiniteFuture()));
+    for (const uint64_t token : news.recalls) Answer(token);
+    if (!news.pins.has_value()) continue;
+    TERRACE_RETURN_IF_ERROR(news.pins->status());
+    return Taken{**std::move(news.pins), news.cause, news.beyond_bytes};
+  }
+}
+
+void WindowQueue::Note(const Request& request,
+                       absl::Span<WindowTensor* const> tensors,
+                       absl::Span<const Pin> pins) {
+  OrderedLock lock(mutex_);
+  for (size_t i = 0; i < pins.size(); ++i) {
+    WindowTensor& tensor = *tensors[i];
+    const uint64_t token = pins[i].token();
+    tensor.token_.store(token, std::memory_order_release);
+    tensors_[token] = &tensor;
+    // Its word is in loading, so that it leaves with its last use.
+    if (early_.erase(token) > 0) tensor.word().Want();
+    if (waiting_.contains(&tensor)) {
+      queue_->BeginWaiting({&token, 1}).IgnoreError();
+    }
+  }
+  taking_.erase(request.ticket);
+  const uint64_t oldest = taking_.empty() ? tickets_ + 1 : *taking_.begin();
+  absl::erase_if(early_,
+                 [&](const auto& each) { return each.second < oldest; });
+}
+
+void WindowQueue::Forget(WindowTensor& tensor) {
+  OrderedLock lock(mutex_);
+  tensors_.erase(tensor.token());
+  tensor.token_.store(0, std::memory_order_release);
+  tensor.word().EndWant();
+}
+
+void WindowQueue::BeginWaiting(const WindowTensor& tensor) {
+  OrderedLock lock(mutex_);
+  const uint64_t token = tensor.token();
+  if (++waiting_[&tensor] > 1 || token == 0) return;
+  queue_->BeginWaiting({&token, 1}).IgnoreError();
+}
+
+void WindowQueue::EndWaiting(const WindowTensor& tensor) {
+  OrderedLock lock(mutex_);
+  const auto found = waiting_.find(&tensor);
+  if (--found->second > 0) return;
+  waiting_.erase(found);
+  const uint64_t token = tensor.token();
+  if (token != 0) queue_->EndWaiting({&token, 1});
+}
+
+void WindowQueue::Answer(uint64_t token) {
+  WindowTensor* leaving = nullptr;
+  {
+    OrderedLock lock(mutex_);
+    const auto found = tensors_.find(token);
+    if (found == tensors_.end()) {
+      // Of one that has ended since, which nobody notes, nothing is kept long.
+      if (!taking_.empty()) early_[token] = tickets_;
+    } else if (found->second->word().Want()) {
+      leaving = found->second;  // it cannot be removed now
+    }
+  }
+  leaving != nullptr ? evict_(*leaving) : queue_->Keep(token);
+}
+
+}  // namespace terrace
