@@ -114,6 +114,12 @@ absl::StatusOr<Figures> Measure(const std::string& path, int count) {
   return figures;
 }
 
+void PrintRatio(const char* what, const std::vector<double>& ratios) {
+  const Spread ratio = SpreadOf(ratios);
+  std::printf("%s: %.3f (%.3f to %.3f)\n", what, ratio.median, ratio.minimum,
+              ratio.maximum);
+}
+
 // Seconds of the mover's thread for a request that is served at once, while so
 // many other queues of both kinds are open and idle.
 absl::StatusOr<double> RequestSeconds(const std::string& path, int idle) {
@@ -168,11 +174,7 @@ absl::Status RunIdleQueues(const std::string& path, int64_t rounds) {
     }
     ratios.push_back(each[1] / each[0]);
   }
-  const Spread ratio = SpreadOf(ratios);
-  std::printf(
-      "a request beside 10,000 idle queues to one beside 10: %.3f "
-      "(%.3f to %.3f)\n",
-      ratio.median, ratio.minimum, ratio.maximum);
+  PrintRatio("a request beside 10,000 idle queues to one beside 10", ratios);
   return absl::OkStatus();
 }
 
@@ -196,11 +198,7 @@ absl::Status RunMoverBenchmark(const Flags& flags) {
     }
     ratios.push_back(each[1] / each[0]);
   }
-  const Spread ratio = SpreadOf(ratios);
-  std::printf(
-      "a transfer with 100,000 tensors to one with 1,000: %.3f "
-      "(%.3f to %.3f)\n",
-      ratio.median, ratio.minimum, ratio.maximum);
+  PrintRatio("a transfer with 100,000 tensors to one with 1,000", ratios);
   return RunIdleQueues(path, rounds);
 }
 

@@ -116,15 +116,10 @@ void BringAll(OperationPins& pins, const at::RecordFunction& function,
 std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
   std::unique_ptr<PinnedStorages> pinned;
   Effects effects;
-  while (true) {
-    ManagedStorage* const unsettled = PinAll(function, effects, pinned);
-    if (unsettled != nullptr) {
-      OperationPins::AwaitLife(*unsettled);
-      continue;
-    }
-    if (pinned == nullptr) return nullptr;
-    break;
+  while (ManagedStorage* const unsettled = PinAll(function, effects, pinned)) {
+    OperationPins::AwaitLife(*unsettled);
   }
+  if (pinned == nullptr) return nullptr;
   BringAll(pinned->pins, function, effects);
   // The marks are set after the bytes are here: an eviction that goes on as a
   // storage is pinned would take an earlier mark.

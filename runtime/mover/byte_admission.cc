@@ -158,7 +158,7 @@ ByteAdmission::Round ByteAdmission::AdmitAt(TierResidency& residency,
                                             absl::Time now,
                                             std::vector<QueueError>* errors) {
   Round round{.room = ByteRoom(residency, *parts_.pins)};
-  for (const uint64_t token : parts_.pins->waiting()) {
+  for (const auto& [token, users] : parts_.pins->waiting()) {
     round.room.AddWaiting(token);
   }
   // Who waits for another memory's room gives nothing back here either.

@@ -60,15 +60,13 @@ const Tensor* BytePins::Keep(uint64_t token) {
 }
 
 void BytePins::SetWaiting(uint64_t token, bool waits) {
-  const auto found = pins_.find(token);
-  if (found == pins_.end()) return;
-  int& count = found->second.waits;
+  if (!pins_.contains(token)) return;
   if (waits) {
-    ++count;
-    waiting_.insert(token);
-  } else if (count > 0 && --count == 0) {
-    waiting_.erase(token);
+    ++waiting_[token];
+    return;
   }
+  const auto found = waiting_.find(token);
+  if (found != waiting_.end() && --found->second == 0) waiting_.erase(found);
 }
 
 bool BytePins::MayAsk(const Tensor& tensor, TierId tier, int32_t pins) const {

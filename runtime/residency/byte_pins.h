@@ -65,8 +65,8 @@ class BytePins {
   // The pin's user waits, or waits no more; these nest. Nothing, for a token of
   // no such pin.
   void SetWaiting(uint64_t token, bool waits);
-  // Tokens of pins whose users wait.
-  const absl::flat_hash_set<uint64_t>& waiting() const { return waiting_; }
+  // Tokens of pins whose users wait, and how many these are.
+  const absl::flat_hash_map<uint64_t, int>& waiting() const { return waiting_; }
 
   // Null: there is no such pin. The tensor that it pins there.
   const Tensor* TensorOf(uint64_t token, TierId tier) const;
@@ -91,7 +91,6 @@ class BytePins {
     int64_t queue = -1;
     bool asked = false;
     bool kept = false;
-    int waits = 0;
   };
   // Of one tensor; those of all tiers, and few.
   struct Pins {
@@ -114,7 +113,7 @@ class BytePins {
   absl::flat_hash_map<const Tensor*, Pins> tensors_;
   absl::flat_hash_map<TierId, Sums> sums_;
   absl::flat_hash_map<uint64_t, int64_t> coming_for_;  // by asker
-  absl::flat_hash_set<uint64_t> waiting_;
+  absl::flat_hash_map<uint64_t, int> waiting_;
   std::vector<RecalledPin> asked_;
   Counts counts_;
 };

@@ -35,9 +35,7 @@ absl::StatusOr<std::vector<TensorId>> Register(
 ByteWindow::ByteWindow(Runtime& runtime, const ByteWindowOptions& options)
     : runtime_(runtime),
       options_(options),
-      pins_(runtime, options.window_bytes,
-            options.most_bytes > 0 ? options.most_bytes
-                                   : runtime.GetStats().host.budget_bytes,
+      pins_(runtime, options.window_bytes, runtime.GetStats().host.budget_bytes,
             options.beyond_bytes),
       ordinary_(options.available_bytes) {}
 

@@ -44,10 +44,7 @@
 namespace terrace {
 
 struct ByteWindowOptions {
-  int64_t window_bytes = 0;  // headers included
-  // What operations may count on having at a time; 0 stands for the Runtime's
-  // budget.
-  int64_t most_bytes = 0;
+  int64_t window_bytes = 0;          // headers included
   int64_t beyond_bytes = INT64_MAX;  // in ordinary memory, at most
   absl::Duration patience = absl::Minutes(5);
   // A tensor that is to leave clean is compared with the bytes that came; one

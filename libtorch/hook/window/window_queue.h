@@ -94,7 +94,7 @@ class WindowQueue {
   Runtime& runtime_;
   const std::function<void(WindowTensor&)> evict_;
   OrderedMutex mutex_{LockRank::kWindowQueue};
-  std::shared_ptr<ByteQueue> queue_;  // set once, before all other uses
+  std::unique_ptr<ByteQueue> queue_;  // set once, before all other uses
   std::unique_ptr<RecallThread> recalls_;
   absl::flat_hash_map<uint64_t, WindowTensor*> tensors_
       ABSL_GUARDED_BY(mutex_);  // by token

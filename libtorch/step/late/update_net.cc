@@ -27,12 +27,14 @@ struct Operands {
   }
 };
 
+// An update may need the room of what an operation around these has.
 void AwaitAll(const UpdateNet::List& pending) {
   const OperationPins::Waiting waiting;
   for (const auto& each : pending) each->AwaitEnd();
 }
 
 void AwaitEach(const UpdateNet::List& pending, const Operands& operands) {
+  const OperationPins::Waiting waiting;
   for (const auto& each : pending) {
     each->Await(operands.operands, [&](size_t operand,
                                        const absl::Status& why) {
@@ -48,8 +50,6 @@ void AwaitEach(const UpdateNet::List& pending, const Operands& operands) {
 // each thread that waits for updates here gives the lock up.
 void UpdateNet::AwaitOperands(const at::RecordFunction& function) {
   const WithoutPython without;
-  // An update may need the room of what an operation around this one has.
-  const OperationPins::Waiting waiting;
   const List pending = this->pending();
   if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     AwaitAll(pending);

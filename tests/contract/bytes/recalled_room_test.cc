@@ -11,18 +11,29 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class ByteRoomContract : public ByteQueueContract {};
+class ByteRoomContract : public ByteQueueContract {
+ protected:
+  struct OneTooMany {
+    Pin a;  // used before b
+    Pin b;
+    uint64_t request = 0;  // for a third tensor
+  };
+  // Two have room, and are pinned.
+  OneTooMany PushOneMoreThanTwo() {
+    Open(2);
+    const TensorId a = Written("a", kPage, 1);
+    const TensorId b = Written("b", kPage, 2);
+    const TensorId c = Written("c", kPage, 3);
+    OneTooMany all = {Have(a, Access::kRead), Have(b, Access::kRead)};
+    all.request = Push({{c}});
+    return all;
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Worlds, ByteRoomContract,
                          testing::ValuesIn(kAllWorlds), WorldParamName);
 
 TEST_P(ByteRoomContract, AnIdlePinIsRecalledForRoomOnce) {
-  Open(2);
-  const TensorId a = Written("a", kPage, 1);
-  const TensorId b = Written("b", kPage, 2);
-  const TensorId c = Written("c", kPage, 3);
-  Pin pin_a = Have(a, Access::kRead);
-  Pin pin_b = Have(b, Access::kRead);
-  const uint64_t request = Push({{c}});
+  auto [pin_a, pin_b, request] = PushOneMoreThanTwo();
   Awaited news = Await(request);
   EXPECT_FALSE(news.pins.has_value());
   ASSERT_THAT(news.recalls, ElementsAre(pin_a.token()));  // used before b
@@ -59,13 +70,7 @@ TEST_P(ByteRoomContract, AHintTakesTheRoomOfWhatNobodyHas) {
 }
 
 TEST_P(ByteRoomContract, WhereAPinIsKeptTheNextOneIsRecalledAtOnce) {
-  Open(2);
-  const TensorId a = Written("a", kPage, 1);
-  const TensorId b = Written("b", kPage, 2);
-  const TensorId c = Written("c", kPage, 3);
-  Pin pin_a = Have(a, Access::kRead);
-  Pin pin_b = Have(b, Access::kRead);
-  const uint64_t request = Push({{c}});
+  auto [pin_a, pin_b, request] = PushOneMoreThanTwo();
   ASSERT_THAT(Await(request).recalls, ElementsAre(pin_a.token()));
   queue_->Keep(pin_a.token());
   ASSERT_THAT(Await(request).recalls, ElementsAre(pin_b.token()));
