@@ -16,24 +16,26 @@
 // is taken by the last of these alone. Many pins may be held that nobody uses:
 // these are idle, and a tensor whose pin is idle costs nothing to use.
 //
-// Recalls. Where room is needed, or another's access excludes a pin, the pin is
-// asked for back: its token comes as a recall to a thread that waits in Await,
-// or, where none does, to the one in AwaitRecalls (terrace/recall_thread.h).
-// Whoever takes a recall answers it: where the pin is idle the pin ends; where
-// it is in use, Keep(token), and the pin ends as soon as its use does. So each
-// recall is followed by exactly one end of its pin, and a pin is recalled once
-// at most. A thread may be told of a pin that another has taken and not noted
-// yet, which is in use, or has just ended, for which Keep does nothing. The end
-// of a pin gives up the pin and not the bytes: these stay in memory until their
-// room is taken. A pin whose recall is not answered stays, and who waits for it
-// waits until its own deadline.
+// Recalls. Where room is needed, more is held than is to be, or another's
+// access excludes a pin, the pin is asked for back: its token comes as a recall
+// to a thread that waits in Await, or, where none does, to the one in
+// AwaitRecalls (terrace/recall_thread.h). Whoever takes a recall answers it:
+// where the pin is idle the pin ends; where it is in use, Keep(token), and the
+// pin ends as soon as its use does. So each recall is followed by exactly one
+// end of its pin, and a pin is recalled once at most. A thread may be told of a
+// pin that another has taken and not noted yet, which is in use, or has just
+// ended, for which Keep does nothing. The end of a pin gives up the pin and not
+// the bytes: these stay in memory until their room is taken. A pin whose recall
+// is not answered stays, and who waits for it waits until its own deadline.
 //
 // Room. `window_bytes` is what the customer is sure to have for pins in use,
 // beside the windows of all other queues. What is idle is a resident like any
-// other. Of all tensors the one leaves first that is used last from now on, by
-// the order of all customers' uses: a Push is a use, and Touch tells of those
-// that need none. Where all who hold pins wait for room, the oldest group is
-// had beyond the budget, in the process's other memory (Awaited::beyond_bytes,
+// other; of a customer that is to hold no more than some bytes what is beyond
+// them is asked back too, so that it can leave at once for others. Of all
+// tensors the one leaves first that is used last from now on, by the order of
+// all customers' uses: a Push is a use, and Touch tells of those that need
+// none. Where all who hold pins wait for room, the oldest group is had beyond
+// the budget, in the process's other memory (Awaited::beyond_bytes,
 // Stats::bytes), until its pins end: they are recalled with the answer, and so
 // are those of what lies in another queue's window.
 //
@@ -61,6 +63,7 @@ struct Awaited {
   std::optional<absl::StatusOr<std::vector<Pin>>> pins;
   WaitCause cause = WaitCause::kNone;
   int64_t beyond_bytes = 0;  // of the pins', headers included
+  int64_t ahead = 0;         // pins whose tensors were read before the Push
   // Tokens of pins, of these or others, that this thread is to answer.
   std::vector<uint64_t> recalls;
 };
@@ -82,13 +85,9 @@ class ByteQueue {
   // its transfers take. DeadlineExceeded: neither came in time, and the request
   // stays. InvalidArgument: no such request, or its answer was taken.
   virtual absl::StatusOr<Awaited> Await(uint64_t request, Time deadline) = 0;
-  // A thread that uses these pins waits for that request, which another thread
-  // has pushed: it does not end them before the request is answered.
-  virtual absl::Status Join(uint64_t request,
-                            absl::Span<const uint64_t> in_use) = 0;
-
-  // From here to EndWaiting the users of these pins wait for something else, or
-  // are the program: no room comes of their ends meanwhile.
+  // From here to EndWaiting the users of these pins wait for something else, as
+  // another thread's request, or are the program: no room comes of their ends
+  // meanwhile.
   virtual absl::Status BeginWaiting(absl::Span<const uint64_t> in_use) = 0;
   virtual void EndWaiting(absl::Span<const uint64_t> in_use) = 0;
 
@@ -100,6 +99,13 @@ class ByteQueue {
   // The recalled pin is in use. Of one that has ended, nothing.
   virtual void Keep(uint64_t token) = 0;
 
+  // From here on pins of at most so many bytes are held, headers included:
+  // those beyond, first the ones that are used last, are asked back with the
+  // answer to the group that makes them too many, whatever that answer is. So
+  // each request is awaited as soon as it is pushed. Until then all may be
+  // held.
+  virtual absl::Status HoldAtMost(int64_t bytes) = 0;
+
   // Uses, in order, of tensors whose pins were held already. Of many thousands
   // that were not read yet only the last ones count: what is lost costs traffic
   // alone. A thread sends its uses before each Push and BeginStep, and
@@ -109,7 +115,7 @@ class ByteQueue {
   // As RequestQueue's. From BeginStep on uses are expected to repeat in the
   // order that the last step had, with those of all other customers, and what
   // comes next is read ahead (Options::prefetch), as far as there is room that
-  // is free or whose tensors are used later and that nobody has pinned. A step
+  // is free, or whose tensors are used later: their pins are asked back. A step
   // of that order begins once for all of them: with the first BeginStep of one
   // that has begun one in the step before.
   virtual absl::Status BeginStep(int64_t step) = 0;

@@ -61,10 +61,6 @@ class MemoryBytes final : public ByteQueue {
     }
   }
 
-  absl::Status Join(uint64_t /*request*/,
-                    absl::Span<const uint64_t> /*in_use*/) override {
-    return store_->IsOwnProcess() ? absl::OkStatus() : store_->Closed();
-  }
   absl::Status BeginWaiting(absl::Span<const uint64_t> /*in_use*/) override {
     return store_->IsOwnProcess() ? absl::OkStatus() : store_->Closed();
   }
@@ -77,6 +73,13 @@ class MemoryBytes final : public ByteQueue {
     if (store_->IsOwnProcess()) store_->Wake(queue_);
   }
   void Keep(uint64_t /*token*/) override {}
+  // All is in memory, pinned or not.
+  absl::Status HoldAtMost(int64_t bytes) override {
+    if (!store_->IsOwnProcess()) return store_->Closed();
+    if (bytes >= 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("to hold at most ", bytes, " bytes"));
+  }
   void Touch(absl::Span<const TensorId> /*tensors*/) override {}
 
   absl::Status BeginStep(int64_t step) override {

@@ -43,6 +43,10 @@ struct ReadyGroup {
   absl::StatusOr<Grants> grants = absl::UnknownError("not ready");
   WaitCause cause = WaitCause::kNone;
   int64_t beyond_bytes = 0;  // of the granted, beside the tier's budget
+  int64_t ahead = 0;         // of the granted, read before they were asked for
+  // Tokens of pins of the queue that are too many with these: whoever takes the
+  // answer is to answer them.
+  std::vector<uint64_t> recalls;
 };
 
 }  // namespace terrace

@@ -16,7 +16,7 @@ void BytePort::Publish(std::vector<ReadyGroup>* ready,
     if (!closed()) {
       Deliver(ready);
       for (const uint64_t token : *recalls) Recall(token);
-      if (!recalls->empty()) TellOfRecalls();
+      TellOfRecalls();
     }
     recalls->clear();
   }
@@ -29,6 +29,7 @@ void BytePort::Deliver(std::vector<ReadyGroup>* ready) {
     const auto found = requests_.find(group.tag);
     // A client that names two groups alike has the first one's answer.
     if (found == requests_.end() || found->second.answer.has_value()) {
+      for (const uint64_t token : group.recalls) Recall(token);
       unwanted.push_back(std::move(group));
       continue;
     }
@@ -36,6 +37,13 @@ void BytePort::Deliver(std::vector<ReadyGroup>* ready) {
       for (const Grant& grant : *group.grants) {
         untaken_[grant.token] = group.tag;
       }
+    }
+    // One of an earlier answer that was not taken yet comes with that.
+    for (const uint64_t token : group.recalls) {
+      const auto untaken = untaken_.find(token);
+      const uint64_t with =
+          untaken == untaken_.end() ? group.tag : untaken->second;
+      requests_.at(with).recalls.push_back(token);
     }
     found->second.answer = std::move(group);
     if (found->second.waiter != nullptr) found->second.waiter->Signal();
@@ -133,7 +141,10 @@ ReadyGroup BytePort::TakeAnswer(uint64_t request,
       taken_.insert(grant.token);
     }
   }
-  recalls->insert(recalls->end(), taken.recalls.begin(), taken.recalls.end());
+  // Others may have ended since the answer was made.
+  for (const uint64_t token : taken.recalls) {
+    if (taken_.contains(token)) recalls->push_back(token);
+  }
   return *std::move(taken.answer);
 }
 

@@ -3,7 +3,8 @@
 // Each request has one thread that waits for it, and its answer wakes that
 // thread alone. A recall wakes one thread that waits, or else the one that
 // waits for recalls alone. A recall of a pin whose answer was not taken yet
-// comes with that answer, and one of a pin that has ended does not come.
+// comes with that answer, as do those that an answer brings; one of a pin that
+// has ended does not come.
 #pragma once
 
 #include <atomic>
@@ -63,7 +64,7 @@ class BytePort final : public PinOwner {
  private:
   struct Request {
     std::optional<ReadyGroup> answer;
-    std::vector<uint64_t> recalls;  // of its pins
+    std::vector<uint64_t> recalls;  // of its pins, or that came with it
     CondVar* waiter = nullptr;
   };
 

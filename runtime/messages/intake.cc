@@ -165,14 +165,17 @@ absl::Status Intake::CheckTokens(absl::Span<const uint64_t> tokens) const {
   return absl::OkStatus();
 }
 
-absl::Status Intake::Check(const JoinRequest& request) const {
+absl::Status Intake::Check(const WaitingRequest& request) const {
   TERRACE_RETURN_IF_ERROR(CheckTokens(request.in_use));
   MutexLock lock(mutex_);
   return CheckQueueOfBytes(request.queue);
 }
 
-absl::Status Intake::Check(const WaitingRequest& request) const {
-  TERRACE_RETURN_IF_ERROR(CheckTokens(request.in_use));
+absl::Status Intake::Check(const HoldAtMostRequest& request) const {
+  if (request.bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("to hold at most ", request.bytes, " bytes"));
+  }
   MutexLock lock(mutex_);
   return CheckQueueOfBytes(request.queue);
 }

@@ -83,8 +83,8 @@ class Intake {
   absl::Status Check(const CloseQueueRequest& request);
   absl::Status Check(const PushRequest& request) const;
   absl::Status Check(const PushBytesRequest& request) const;
-  absl::Status Check(const JoinRequest& request) const;
   absl::Status Check(const WaitingRequest& request) const;
+  absl::Status Check(const HoldAtMostRequest& request) const;
   absl::Status Check(const KeepRequest& request) const;
   absl::Status Check(TouchRequest& request) const;
   absl::Status Check(const EndPinRequest& request) const;

@@ -53,14 +53,9 @@ class PostedBytes final : public ByteQueue {
     if (!news.group.has_value()) return awaited;
     awaited.cause = news.group->cause;
     awaited.beyond_bytes = news.group->beyond_bytes;
+    awaited.ahead = news.group->ahead;
     awaited.pins = client_.MakePins(port_, news.group->grants);
     return awaited;
-  }
-
-  absl::Status Join(uint64_t request,
-                    absl::Span<const uint64_t> in_use) override {
-    return client_.Post(
-        JoinRequest{client_.id(), request, {in_use.begin(), in_use.end()}});
   }
 
   absl::Status BeginWaiting(absl::Span<const uint64_t> in_use) override {
@@ -83,6 +78,9 @@ class PostedBytes final : public ByteQueue {
   }
   void Keep(uint64_t token) override {
     client_.Post(KeepRequest{token}).IgnoreError();
+  }
+  absl::Status HoldAtMost(int64_t bytes) override {
+    return client_.Post(HoldAtMostRequest{client_.id(), bytes});
   }
   void Touch(absl::Span<const TensorId> tensors) override {
     client_.Post(TouchRequest{client_.id(), {tensors.begin(), tensors.end()}})

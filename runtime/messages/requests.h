@@ -64,17 +64,16 @@ struct PushBytesRequest {
   uint64_t tag = 0;
   absl::Time deadline;
 };
-// Whoever uses those pins waits for that group too, whose asker is another.
-struct JoinRequest {
-  int64_t queue = -1;
-  uint64_t tag = 0;
-  std::vector<uint64_t> in_use;
-};
 // The users of those pins wait for something else from here on, or no more.
 struct WaitingRequest {
   int64_t queue = -1;
   std::vector<uint64_t> in_use;
   bool begins = false;
+};
+// Pins of at most so many bytes are held at that queue of bytes.
+struct HoldAtMostRequest {
+  int64_t queue = -1;
+  int64_t bytes = 0;
 };
 // What a RecalledPin is answered by where its holder uses the pin.
 struct KeepRequest {
@@ -106,11 +105,12 @@ struct StatsRequest {
 };
 
 // What any client may send, through its Intake.
-using Request = std::variant<RegisterRequest, UnregisterRequest, OpenRequest,
-                             OpenBytesRequest, CloseQueueRequest, PushRequest,
-                             PushBytesRequest, JoinRequest, WaitingRequest,
-                             KeepRequest, TouchRequest, EndPinRequest,
-                             StepRequest, PrefetchRequest, StatsRequest>;
+using Request =
+    std::variant<RegisterRequest, UnregisterRequest, OpenRequest,
+                 OpenBytesRequest, CloseQueueRequest, PushRequest,
+                 PushBytesRequest, WaitingRequest, HoldAtMostRequest,
+                 KeepRequest, TouchRequest, EndPinRequest, StepRequest,
+                 PrefetchRequest, StatsRequest>;
 
 // The arena has these more at its end. Answer: Status.
 struct GrowRequest {

@@ -162,8 +162,10 @@ bool Admission::CanPin(const Want& want, Tensor& tensor, Customer& customer,
   return false;
 }
 
-void Admission::CountHit(const Tensor& tensor) {
-  if (ahead_.erase(tensor.id.value) > 0) ++counts_.prefetch_hits;
+void Admission::CountHit(const Tensor& tensor, Group& group) {
+  if (ahead_.erase(tensor.id.value) == 0) return;
+  ++counts_.prefetch_hits;
+  ++group.ahead;
 }
 
 // Takes the want's hold; starts the fetch when there is nothing to pin yet.
@@ -195,10 +197,10 @@ void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
     tensor.Hold(tier, want.access);
     if (tensor.Delivered(tier)) {
       ++counts_.tier_hits[parts_.working->IndexOf(tier)];
-      CountHit(tensor);
+      CountHit(tensor, group);
       return;
     }
-    CountHit(tensor);
+    CountHit(tensor, group);
     if (tensor.at(tier)->state == CopyState::kFilling) {
       parts_.transfers->Promote(tensor, group.io_class);
     }
@@ -268,7 +270,9 @@ void Admission::Finish(Customer& customer, Group& group, Edge last) {
   for (const Want& want : group.wants) {
     grants.push_back(MakeGrant(customer, want, &ready.beyond_bytes));
   }
+  for (const uint64_t token : group.in_use) parts_.byte_pins->OnInUse(token);
   ready.grants = std::move(grants);
+  ready.ahead = group.ahead;
   parts_.customers->AddReady(customer, std::move(ready));
   EraseAdmitted(customer, group.id);
 }

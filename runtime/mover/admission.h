@@ -93,6 +93,9 @@ class Admission {
   // Fetched ahead, and not asked for yet; or that failed, and is not tried
   // again before it is asked for.
   void NoteAhead(const Tensor& tensor);
+  bool IsAhead(const Tensor& tensor) const {
+    return ahead_.contains(tensor.id.value);
+  }
   void NoteAheadFailed(const Tensor& tensor) {
     failed_ahead_.insert(tensor.id.value);
   }
@@ -135,7 +138,7 @@ class Admission {
                     WaitCause cause, Edge last, absl::Time now);
   void ReleaseHolds(const Customer& customer, Group& group);
   void EraseAdmitted(Customer& customer, uint64_t group);
-  void CountHit(const Tensor& tensor);
+  void CountHit(const Tensor& tensor, Group& group);
 
   const AdmissionParts parts_;
   const GroupPlaces places_;

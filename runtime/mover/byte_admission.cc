@@ -41,7 +41,8 @@ void ByteAdmission::Open(const OpenBytesRequest& request) {
   const Customer& customer = parts_.customers->OpenBytes(
       request.window_bytes, residency.id(), request.id.client);
   parts_.planner->Open(customer.id);
-  parts_.pins->Open(customer.id);
+  parts_.pins->Open(customer.id, *parts_.planner,
+                    residency.residents().ranks_by_next_use());
   parts_.ports->Deliver(request.id, OpenedQueue{customer.id, customer.tier});
 }
 
@@ -50,15 +51,6 @@ void ByteAdmission::OnClosed(const Customer& customer) {
   parts_.working->at(customer.tier)
       .windows()
       .EndPromise(customer.bytes->window_bytes);
-}
-
-// The group may have been answered by now.
-void ByteAdmission::Join(Customer& customer, const JoinRequest& request) {
-  for (auto& [id, group] : customer.waiting) {
-    if (group.tag != request.tag) continue;
-    group.in_use.insert(group.in_use.end(), request.in_use.begin(),
-                        request.in_use.end());
-  }
 }
 
 bool ByteAdmission::NoteUse(const Tensor& tensor) {
@@ -72,16 +64,18 @@ void ByteAdmission::Touch(const TouchRequest& request) {
   if (customer == nullptr) return;
   TierResidency& residency = parts_.working->at(customer->tier);
   for (const TensorId id : request.tensors) {
-    const Tensor* const tensor = parts_.table->Find(id);
+    Tensor* const tensor = parts_.table->Find(id);
     if (tensor == nullptr) continue;
     NoteUse(*tensor);
     residency.residents().Touch(*tensor);
+    parts_.pins->OnUse(customer->id, *tensor);
   }
 }
 
 void ByteAdmission::OnEnded(uint64_t token, Tensor& tensor, TierId tier) {
   if (!parts_.pins->OnEnded(token)) return;
   parts_.working->at(tier).residents().PutBack(tensor);
+  parts_.read_ahead->OnPinEnded();
 }
 
 void ByteAdmission::Serve(absl::Time now,
@@ -90,7 +84,20 @@ void ByteAdmission::Serve(absl::Time now,
   Admit(now, holders, errors);
   // What has expired may have kept others from a tensor.
   if (ExpireAll(now, holders)) Admit(now, holders, errors);
-  PassRecalls();
+  AskBeyond();
+}
+
+// With the answers that make them too many, or else as other recalls.
+void ByteAdmission::AskBeyond() {
+  for (const RecalledPin& each : parts_.pins->AskBeyond()) {
+    Customer* const customer = parts_.customers->FindOpen(each.queue);
+    if (customer == nullptr) continue;
+    if (customer->ready.empty()) {
+      parts_.customers->AddRecall(*customer, each.token);
+    } else {
+      customer->ready.back().recalls.push_back(each.token);
+    }
+  }
 }
 
 bool ByteAdmission::ExpireAll(absl::Time now,

@@ -57,16 +57,16 @@ class ByteAdmission {
   // Answers at once.
   void Open(const OpenBytesRequest& request);
   void OnClosed(const Customer& customer);
-  void Join(Customer& customer, const JoinRequest& request);
   void Touch(const TouchRequest& request);
   // A granted pin has ended.
   void OnEnded(uint64_t token, Tensor& tensor, TierId tier);
 
   // Admits all that can be had now, also where its deadline has come, and ends
   // the other groups whose deadline has: `holders` says who has what they lack.
-  // Hands over which pins are asked for back.
   void Serve(absl::Time now, const std::function<std::string()>& holders,
              std::vector<QueueError>* errors);
+  // Hands over which pins are asked for back.
+  void PassRecalls();
 
   // Memories where groups lack room, or wait for some that is kept for them.
   const absl::flat_hash_set<TierId>& lacking() const { return lacking_; }
@@ -97,7 +97,7 @@ class ByteAdmission {
              std::vector<QueueError>* errors);
   // True: there was one.
   bool ExpireAll(absl::Time now, const std::function<std::string()>& holders);
-  void PassRecalls();
+  void AskBeyond();
   Waiting AllWaiting() const;
   Round AdmitAt(TierResidency& residency, const Waiting& waiting,
                 absl::Time now, std::vector<QueueError>* errors);

@@ -183,6 +183,7 @@ Core::Core(CoreParts parts)
                   .transfers = &transfers,
                   .write_back = &write_back,
                   .admission = &admission,
+                  .pins = &byte_pins,
                   .enabled = parts.prefetch}),
       byte_admission({.ports = &ports,
                       .customers = &customers,

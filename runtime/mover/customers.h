@@ -44,6 +44,7 @@ struct Group {
   // Where the last write-back goes, or went, that it waited for.
   TierId drain = kNoTier;
   bool fetched = false;
+  int64_t ahead = 0;  // of its tensors, fetched before they were asked for
   bool tried_writes = false;  // those that failed, for its room
   absl::Status failure;
 };

@@ -47,15 +47,13 @@ void Mover::Hear(Request& request) {
             if (customer == nullptr || closing) return;
             core_.customers.PushBytes(*customer, std::move(asked));
           },
-          [&](JoinRequest& asked) {
-            Customer* const customer = core_.customers.FindOpen(asked.queue);
-            if (customer != nullptr)
-              core_.byte_admission.Join(*customer, asked);
-          },
           [&](WaitingRequest& asked) {
             for (const uint64_t token : asked.in_use) {
               core_.byte_pins.SetWaiting(token, asked.begins);
             }
+          },
+          [&](HoldAtMostRequest& asked) {
+            core_.byte_pins.HoldAtMost(asked.queue, asked.bytes);
           },
           [&](KeepRequest& asked) { core_.byte_pins.Keep(asked.token); },
           [&](TouchRequest& asked) { core_.byte_admission.Touch(asked); },

@@ -90,6 +90,7 @@ bool Mover::Serve(absl::Time now) {
   // changed what a head waits for.
   core_.read_ahead.Propose(core_.byte_admission.lacking(), &turn_.errors);
   HearErrors();
+  core_.byte_admission.PassRecalls();
   core_.prefetcher.ServeHints();
   for (const auto& [queue, trace] : core_.planner.replaying()) {
     const Customer* const customer = core_.customers.FindOpen(queue);

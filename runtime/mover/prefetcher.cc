@@ -43,7 +43,7 @@ Reservation Prefetcher::RoomForHint(Tensor& tensor) const {
   if (!room.empty() || !may_make_room) return room;
   const std::vector<Tensor*> victims = residents.FirstToLeave(
       ResidentBytes(tensor.spec.size_bytes), [&](const Tensor& each) {
-        return residency.MayLeave(each) &&
+        return residency.MayLeave(each) && !parts_.admission->IsAhead(each) &&
                !IsNewerThanBelow(each, residency.id());
       });
   for (Tensor* const victim : victims) residency.Evict(*victim);

@@ -33,7 +33,7 @@ class Prefetcher {
   void Propose(const Customer& customer);
   // A customer's hints: into room of memory outside the windows, while there is
   // any. Where residents stand in one order, those that are used last and need
-  // no write leave for it.
+  // no write leave for it, but no other that came ahead.
   void Hint(absl::Span<const TensorId> tensors) {
     hints_.insert(hints_.end(), tensors.begin(), tensors.end());
   }

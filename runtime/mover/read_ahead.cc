@@ -13,6 +13,20 @@ namespace {
 // look costs less than a microsecond, and a use brings the next turn.
 constexpr int kMostUses = 256;
 constexpr int64_t kMostResidents = 64;
+// One of so many parts of the memory outside the windows is for motion: what
+// comes earlier than that is in the place of what a step still uses, and has to
+// come once more.
+constexpr int64_t kMotionParts = 8;
+// One of so many may be on its way or unused at a time, and no use is looked at
+// that is farther from now.
+constexpr int64_t kAheadParts = 2;
+// It asks for pins by this number, which is no group's.
+constexpr uint64_t kAsker = 0;
+
+int64_t OutsideWindows(const TierResidency& residency) {
+  return residency.tier().usage().capacity_bytes -
+         residency.windows().size_bytes();
+}
 
 }  // namespace
 
@@ -34,7 +48,7 @@ void ReadAhead::Unused::Erase(int64_t tensor) {
 }
 
 void ReadAhead::OnUse(const Tensor& tensor) {
-  waits_for_use_ = false;
+  waits_ = false;
   const TensorId key = KeyOf(tensor);
   if (key.value < 0) newest_[key.value] = tensor.id;
   for (auto& [tier, unused] : unused_) unused.Erase(tensor.id.value);
@@ -47,7 +61,7 @@ void ReadAhead::FollowOrder() {
   } else {
     order_ = parts_.planner->order();
     looked_ = 0;
-    waits_for_use_ = false;
+    waits_ = false;
   }
   uses_ = uses;
 }
@@ -56,19 +70,31 @@ void ReadAhead::Propose(const absl::flat_hash_set<TierId>& lacking,
                         std::vector<QueueError>* errors) {
   if (!parts_.enabled) return;
   FollowOrder();
-  for (int i = 0; i < kMostUses && !waits_for_use_; ++i) {
+  for (int i = 0; i < kMostUses && !waits_; ++i) {
     const std::optional<TensorId> key = parts_.planner->Expected(looked_);
     Tensor* const tensor = key.has_value() ? Find(*key) : nullptr;
     TierResidency* const residency =
         tensor == nullptr ? nullptr : ResidencyOf(*tensor);
     if (residency != nullptr && lacking.contains(residency->id())) return;
+    if (key.has_value() && IsFar(*key, residency)) {
+      waits_ = true;
+      return;
+    }
     const Outcome outcome = residency == nullptr
                                 ? Outcome::kDone
                                 : TryBegin(*tensor, *residency, errors);
     if (outcome == Outcome::kRoomComes) return;
-    waits_for_use_ = !key.has_value() || outcome == Outcome::kNoRoom;
-    if (!waits_for_use_) ++looked_;
+    waits_ = !key.has_value() || outcome == Outcome::kNoRoom;
+    if (!waits_) ++looked_;
   }
+}
+
+// What is in memory now may have left by the time that it is near, and what
+// does not exist yet may have come.
+bool ReadAhead::IsFar(TensorId key, const TierResidency* residency) const {
+  const TierResidency& memory =
+      residency == nullptr ? parts_.working->at(kDramTier) : *residency;
+  return parts_.planner->NextUse(key) > OutsideWindows(memory) / kAheadParts;
 }
 
 Tensor* ReadAhead::Find(TensorId key) const {
@@ -87,7 +113,7 @@ ReadAhead::Outcome ReadAhead::TryBegin(Tensor& tensor, TierResidency& residency,
                                        std::vector<QueueError>* errors) {
   const TierId tier = residency.id();
   const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
-  const int64_t most = residency.residents().size_bytes() / 2;
+  const int64_t most = OutsideWindows(residency) / kAheadParts;
   if (!MayBeFetched(tensor, tier) || parts_.admission->HasFailedAhead(tensor) ||
       bytes > most) {
     return Outcome::kDone;
@@ -96,7 +122,9 @@ ReadAhead::Outcome ReadAhead::TryBegin(Tensor& tensor, TierResidency& residency,
   if (unused.bytes + bytes > most) ForgetGone(&unused, tier);
   if (unused.bytes + bytes > most) return Outcome::kNoRoom;
   Reservation room = residency.FindRoom(tensor);
-  if (room.empty() && MakeRoom(tensor, residency, errors)) {
+  if (room.empty()) {
+    const Outcome made = MakeRoom(tensor, residency, errors);
+    if (made != Outcome::kDone) return made;
     room = residency.FindRoom(tensor);
   }
   if (room.empty()) {
@@ -109,31 +137,58 @@ ReadAhead::Outcome ReadAhead::TryBegin(Tensor& tensor, TierResidency& residency,
   return Outcome::kDone;
 }
 
-bool ReadAhead::MakeRoom(const Tensor& tensor, TierResidency& residency,
-                         std::vector<QueueError>* errors) const {
-  int64_t missing = ResidentBytes(tensor.spec.size_bytes) -
-                    FreeBytes(residency.tier()) -
-                    residency.residents().leaving_bytes();
-  // It comes already, or what is free is in parts.
-  if (missing <= 0 || residency.windows().holds_room()) return false;
+ReadAhead::Outcome ReadAhead::MakeRoom(const Tensor& tensor,
+                                       TierResidency& residency,
+                                       std::vector<QueueError>* errors) const {
+  if (residency.windows().holds_room()) return Outcome::kNoRoom;
+  const TierId tier = residency.id();
+  int64_t missing =
+      ResidentBytes(tensor.spec.size_bytes) - FreeBytes(residency.tier());
+  const int64_t comes = residency.residents().leaving_bytes() +
+                        parts_.pins->coming_bytes_for(kAsker);
+  if (missing <= 0 && comes == 0) return Outcome::kNoRoom;  // it is in parts
+  missing -= comes;
+  if (missing <= 0) return Outcome::kRoomComes;
   const int64_t next = parts_.planner->NextUse(KeyOf(tensor));
-  const std::vector<Tensor*> victims = residency.residents().FirstToLeave(
-      missing,
-      [&](const Tensor& each) {
-        return each.at(residency.id())->pins == 0 && residency.MayLeave(each) &&
-               parts_.planner->NextUse(KeyOf(each)) > next;
-      },
-      kMostResidents);
-  for (const Tensor* const each : victims) {
-    missing -= ResidentBytes(each->spec.size_bytes);
+  if (next > OutsideWindows(residency) / kMotionParts) {
+    return Outcome::kNoRoom;
   }
-  if (missing > 0) return false;
+  std::vector<Tensor*> victims;
+  const auto add = [&](auto may_leave) {
+    const std::vector<Tensor*> found = residency.residents().FirstToLeave(
+        missing,
+        [&](const Tensor& each) {
+          return parts_.planner->NextUse(KeyOf(each)) > next && may_leave(each);
+        },
+        kMostResidents);
+    victims.insert(victims.end(), found.begin(), found.end());
+    for (const Tensor* const each : found) {
+      missing -= ResidentBytes(each->spec.size_bytes);
+    }
+  };
+  add([&](const Tensor& each) {
+    return each.at(tier)->pins == 0 && residency.MayLeave(each);
+  });
+  add([&](const Tensor& each) {
+    const int32_t pins = each.at(tier)->pins;
+    return pins > 0 && parts_.pins->MayAsk(each, tier, pins) &&
+           !parts_.pins->HasWaiting(each) && !each.refusals.gave_up() &&
+           residency.CanGoDown(each);
+  });
+  if (missing > 0) return Outcome::kNoRoom;
+  bool asks = false;
   std::vector<Tensor*> leaving;
   for (Tensor* const each : victims) {
-    if (residency.Evict(*each)) leaving.push_back(each);
+    if (each->at(tier)->pins > 0) {
+      residency.residents().SetAside(*each);
+      parts_.pins->AskForRoom(*each, tier, kAsker);
+      asks = true;
+    } else if (residency.Evict(*each)) {
+      leaving.push_back(each);
+    }
   }
   parts_.write_back->StartLeaving(&leaving, errors);
-  return true;
+  return asks ? Outcome::kRoomComes : Outcome::kDone;
 }
 
 void ReadAhead::ForgetGone(Unused* unused, TierId tier) const {

@@ -1,9 +1,12 @@
 // Reads ahead for queues of bytes: what their merged order (trace_planner.h)
 // has next, and is not in memory, comes there without a pin, so that who pushes
 // it needs no read. It takes room that is free, or that residents leave which
-// nobody has pinned and which are used later than what comes. No pin is asked
-// for back. At most half of what lies outside the windows is on its way or
-// unused at a time. Groups and windows that lack room come first.
+// are used later than what comes; the pins that queues of bytes have of these
+// are asked for back. What others leave for comes late: an eighth of the memory
+// outside the windows is for motion, and no tensor is used that many bytes or
+// more from now. Room that is free takes what is used within half of that
+// memory; so much is on its way or unused at a time, at most. Groups and
+// windows that lack room come first.
 //
 // It looks further with each use, and never twice at the same one, so that a
 // turn costs no more with many tensors than with few. Mover only.
@@ -20,6 +23,7 @@
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/admission.h"
 #include "runtime/mover/customers.h"
+#include "runtime/residency/byte_pins.h"
 #include "runtime/residency/queue_error.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
@@ -36,6 +40,7 @@ struct ReadAheadParts {
   Transfers* transfers = nullptr;
   WriteBack* write_back = nullptr;
   Admission* admission = nullptr;
+  BytePins* pins = nullptr;
   bool enabled = true;
 };
 
@@ -45,6 +50,8 @@ class ReadAhead {
 
   // A queue of bytes uses it.
   void OnUse(const Tensor& tensor);
+  // One of its pins has ended: there may be room that was not there before.
+  void OnPinEnded() { waits_ = false; }
   // Begins what can be begun now, but not at memories where groups lack room.
   void Propose(const absl::flat_hash_set<TierId>& lacking,
                std::vector<QueueError>* errors);
@@ -65,13 +72,16 @@ class ReadAhead {
   void FollowOrder();
   // The tensor that stands for that key now; null: there is none.
   Tensor* Find(TensorId key) const;
+  // `residency`: where it is to come; null: it does not exist.
+  bool IsFar(TensorId key, const TierResidency* residency) const;
   // Where the queue of bytes works that used it last; null: it is gone.
   TierResidency* ResidencyOf(const Tensor& tensor) const;
   Outcome TryBegin(Tensor& tensor, TierResidency& residency,
                    std::vector<QueueError>* errors);
-  // As much as residents leave that are used later.
-  bool MakeRoom(const Tensor& tensor, TierResidency& residency,
-                std::vector<QueueError>* errors) const;
+  // As much as residents leave that are used later: now, or, where those that
+  // nobody has pinned are too few, as pins end.
+  Outcome MakeRoom(const Tensor& tensor, TierResidency& residency,
+                   std::vector<QueueError>* errors) const;
   // The first ones that have left unused.
   void ForgetGone(Unused* unused, TierId tier) const;
 
@@ -82,7 +92,7 @@ class ReadAhead {
   uint64_t order_ = 0;  // that is looked at
   int64_t uses_ = 0;    // of that, so far
   int64_t looked_ = 0;  // at so many from there on
-  bool waits_for_use_ = false;
+  bool waits_ = false;  // for a use, or the end of a pin
 };
 
 }  // namespace terrace

@@ -24,6 +24,10 @@ void BytePins::OnGranted(uint64_t token, Tensor& tensor, TierId tier,
   if (CountAt(pins, tier) == 0) ++sums_[tier].pinned;
   pins.tokens.push_back(token);
   pins_[token] = {&tensor, tier, queue};
+  const auto of = open_.find(queue);
+  if (of == open_.end()) return;
+  of->second.Add(tensor);
+  changed_.insert(queue);
 }
 
 bool BytePins::OnEnded(uint64_t token) {
@@ -32,6 +36,8 @@ bool BytePins::OnEnded(uint64_t token) {
   const Pin pin = found->second;
   pins_.erase(found);
   waiting_.erase(token);
+  const auto holds = open_.find(pin.queue);
+  if (!pin.asked && holds != open_.end()) holds->second.Remove(*pin.tensor);
   const auto of = tensors_.find(pin.tensor);
   Pins& pins = of->second;
   pins.tokens.erase(std::find(pins.tokens.begin(), pins.tokens.end(), token));
@@ -66,7 +72,9 @@ void BytePins::SetWaiting(uint64_t token, bool waits) {
     return;
   }
   const auto found = waiting_.find(token);
-  if (found != waiting_.end() && --found->second == 0) waiting_.erase(found);
+  if (found == waiting_.end() || --found->second > 0) return;
+  waiting_.erase(found);
+  changed_.insert(pins_.at(token).queue);
 }
 
 bool BytePins::MayAsk(const Tensor& tensor, TierId tier, int32_t pins) const {
@@ -78,6 +86,15 @@ bool BytePins::MayAsk(const Tensor& tensor, TierId tier, int32_t pins) const {
     if (pin.tier == tier && !pin.asked && open_.contains(pin.queue)) ++may;
   }
   return may == pins;
+}
+
+bool BytePins::HasWaiting(const Tensor& tensor) const {
+  const auto found = tensors_.find(&tensor);
+  if (found == tensors_.end()) return false;
+  const auto& tokens = found->second.tokens;
+  return std::any_of(tokens.begin(), tokens.end(), [this](uint64_t token) {
+    return waiting_.contains(token);
+  });
 }
 
 void BytePins::AskForRoom(const Tensor& tensor, TierId tier, uint64_t asker) {
@@ -96,10 +113,59 @@ void BytePins::AskForAccess(const Tensor& tensor) {
 
 void BytePins::Ask(uint64_t token) {
   Pin& pin = pins_.at(token);
-  if (pin.asked || !open_.contains(pin.queue)) return;
+  const auto holds = open_.find(pin.queue);
+  if (pin.asked || holds == open_.end()) return;
   pin.asked = true;
+  holds->second.Remove(*pin.tensor);
   ++counts_.asked;
   asked_.push_back({pin.queue, token});
+}
+
+void BytePins::HoldAtMost(int64_t queue, int64_t bytes) {
+  const auto found = open_.find(queue);
+  if (found == open_.end()) return;
+  found->second.HoldAtMost(bytes);
+  changed_.insert(queue);
+}
+
+void BytePins::OnUse(int64_t queue, Tensor& tensor) {
+  const auto found = open_.find(queue);
+  if (found != open_.end()) found->second.OnUse(tensor);
+}
+
+void BytePins::OnInUse(uint64_t token) {
+  const auto found = pins_.find(token);
+  if (found == pins_.end()) return;
+  const auto holds = open_.find(found->second.queue);
+  if (holds == open_.end()) return;
+  holds->second.Spare(*found->second.tensor);
+  changed_.insert(found->second.queue);
+}
+
+absl::InlinedVector<uint64_t, 2> BytePins::HeldBy(int64_t queue,
+                                                  const Tensor& tensor) const {
+  absl::InlinedVector<uint64_t, 2> held;
+  for (const uint64_t token : tensors_.at(&tensor).tokens) {
+    const Pin& pin = pins_.at(token);
+    if (pin.queue == queue && !pin.asked) held.push_back(token);
+  }
+  return held;
+}
+
+std::vector<RecalledPin> BytePins::AskBeyond() {
+  std::vector<RecalledPin> others = TakeAsked();
+  for (const int64_t queue : std::exchange(changed_, {})) {
+    const auto found = open_.find(queue);
+    if (found == open_.end()) continue;
+    const auto may_end = [this](const Tensor& tensor) {
+      return !HasWaiting(tensor);
+    };
+    for (const Tensor* const each : found->second.TakeBeyond(may_end)) {
+      for (const uint64_t token : HeldBy(queue, *each)) Ask(token);
+    }
+  }
+  others.swap(asked_);
+  return others;
 }
 
 std::vector<RecalledPin> BytePins::TakeAsked() {

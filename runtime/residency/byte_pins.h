@@ -12,16 +12,21 @@
 // needed. It counts for who asked for it and for nobody else: whose pin is not
 // answered holds up no others. So what has been asked for and may still come is
 // never more than what all who ask now lack, each to the next whole tensor.
-// Mover only.
+//
+// Pins that a queue holds beyond what it is to hold are asked for as well
+// (held_pins.h); these give room to nobody in particular. Mover only.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/container/node_hash_map.h"
+#include "prefetch/trace_planner.h"
+#include "runtime/residency/held_pins.h"
 #include "runtime/tensor/tensor_life.h"
 #include "tiers/reservation.h"
 
@@ -36,9 +41,17 @@ struct RecalledPin {
 class BytePins {
  public:
   // A queue that answers; from Close on it does not, though its pins stay: they
-  // count as kept where they were asked for.
-  void Open(int64_t queue) { open_.insert(queue); }
+  // count as kept where they were asked for. The planner outlives them.
+  void Open(int64_t queue, const TracePlanner& planner, bool by_next_use) {
+    open_.try_emplace(queue, planner, by_next_use);
+  }
   void Close(int64_t queue);
+  // Of a queue that is open.
+  void HoldAtMost(int64_t queue, int64_t bytes);
+  // It uses the tensor, which it may have pinned.
+  void OnUse(int64_t queue, Tensor& tensor);
+  // Who has just been granted others uses that pin too.
+  void OnInUse(uint64_t token);
 
   void OnGranted(uint64_t token, Tensor& tensor, TierId tier, int64_t queue);
   // Nothing, for a token of no such pin. True: the tensor has no pin of bytes
@@ -51,6 +64,8 @@ class BytePins {
   // Whether all that pin its copy there are pins of queues that answer, and
   // none was asked for yet. `pins`: of the copy.
   bool MayAsk(const Tensor& tensor, TierId tier, int32_t pins) const;
+  // Whether the user of one of its pins waits.
+  bool HasWaiting(const Tensor& tensor) const;
   // One that was just granted: it ends with its use.
   void Ask(uint64_t token);
   // All of its pins there, for its room. `asker`: a number that is nobody
@@ -59,7 +74,10 @@ class BytePins {
   // Those on any tier that were not asked for yet, as another's access excludes
   // them.
   void AskForAccess(const Tensor& tensor);
-  // What was asked for since the last call.
+  // Asks for those that queues hold beyond what they are to hold, but for those
+  // whose users wait, and returns them.
+  std::vector<RecalledPin> AskBeyond();
+  // What was asked for otherwise since the last call.
   std::vector<RecalledPin> TakeAsked();
 
   // The pin's user waits, or waits no more; these nest. Nothing, for a token of
@@ -107,8 +125,12 @@ class BytePins {
   void EndComes(const Tensor& tensor, Pins& pins);
   const Sums& At(TierId tier) const;
   int CountAt(const Pins& pins, TierId tier) const;
+  // Tokens of a queue's pins, of those that were not asked for.
+  absl::InlinedVector<uint64_t, 2> HeldBy(int64_t queue,
+                                          const Tensor& tensor) const;
 
-  absl::flat_hash_set<int64_t> open_;
+  absl::node_hash_map<int64_t, HeldPins> open_;  // by queue
+  absl::btree_set<int64_t> changed_;     // queues that may hold too much now
   absl::btree_map<uint64_t, Pin> pins_;  // by token
   absl::flat_hash_map<const Tensor*, Pins> tensors_;
   absl::flat_hash_map<TierId, Sums> sums_;

@@ -37,6 +37,7 @@ class ResidentSet {
   // outlives the set.
   void Rank(const TracePlanner& planner);
   bool is_ranked() const { return order_.has_value(); }
+  bool ranks_by_next_use() const { return policy_->ranks_by_next_use(); }
   // What the order has first of those that may leave: `bytes` of it, among its
   // first `most`.
   std::vector<Tensor*> FirstToLeave(

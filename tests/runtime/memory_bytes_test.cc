@@ -153,8 +153,8 @@ TEST_F(MemoryBytesTest, AForkedChildHasNothingOfIt) {
         absl::IsCancelled(queue_->Push({}, {}, Late()).status()) &&
         absl::IsCancelled(queue_->Await(1, Late()).status()) &&
         absl::IsCancelled(queue_->AwaitRecalls(Late()).status()) &&
-        absl::IsCancelled(queue_->Join(1, {})) &&
         absl::IsCancelled(queue_->BeginWaiting({})) &&
+        absl::IsCancelled(queue_->HoldAtMost(1)) &&
         absl::IsCancelled(runtime_->OpenBytes(1).status());
     queue_.reset();
     return cancelled;

@@ -128,7 +128,7 @@ TEST_P(ByteQueueContract, WhatIsServedBesideItDoesNotHideThatAGroupIsStuck) {
   EXPECT_TRUE(HasPattern(Take(here).front().data(), 1));
 }
 
-TEST_P(ByteQueueContract, WhoJoinsARequestIsNotWaitedFor) {
+TEST_P(ByteQueueContract, WhoWaitsForAnothersRequestIsNotWaitedFor) {
   Open(2);
   const TensorId a = Written("a", kPage, 1);
   const TensorId b = Written("b", kPage, 2);
@@ -138,7 +138,7 @@ TEST_P(ByteQueueContract, WhoJoinsARequestIsNotWaitedFor) {
   ASSERT_THAT(Await(request).recalls, ElementsAre(pins[1].token()));
   queue_->Keep(pins[1].token());
   EXPECT_TRUE(Waits(request));  // its holder may compute
-  EXPECT_TRUE(queue_->Join(request, {pins[1].token()}).ok());
+  EXPECT_TRUE(queue_->BeginWaiting({pins[1].token()}).ok());
   Awaited news = Await(request);
   ASSERT_TRUE(news.pins.has_value() && news.pins->ok());
   EXPECT_EQ(news.beyond_bytes, kPlace);
@@ -282,8 +282,8 @@ TEST_P(ByteQueuesInAChild, EveryCallIsCancelledAtOnce) {
     const bool cancelled =
         absl::IsCancelled(queue_->Push({}, {}, Soon()).status()) &&
         absl::IsCancelled(queue_->Await(request, Soon()).status()) &&
-        absl::IsCancelled(queue_->Join(request, {})) &&
         absl::IsCancelled(queue_->BeginWaiting({})) &&
+        absl::IsCancelled(queue_->HoldAtMost(1)) &&
         absl::IsCancelled(queue_->AwaitRecalls(Soon()).status()) &&
         absl::IsCancelled(queue_->BeginStep(1)) &&
         absl::IsCancelled(runtime().OpenBytes(1).status());

@@ -8,6 +8,8 @@
 namespace terrace {
 namespace {
 
+using testing::ElementsAre;
+
 class ReadAheadContract : public ByteQueueContract {
  protected:
   static constexpr int kPlaces = 4;
@@ -67,8 +69,9 @@ TEST_P(ReadAheadContract, HalfOfWhatIsThereIsUnusedAtMost) {
   EXPECT_GE(now.prefetch_reads, before.prefetch_reads);
 }
 
-// Only what nobody has pinned leaves for it.
-TEST_P(ReadAheadContract, NoPinIsAskedForBack) {
+// What is pinned leaves for it too where it is used later, and where one is
+// kept another does.
+TEST_P(ReadAheadContract, APinThatIsUsedLaterIsAskedForBack) {
   Begin();
   std::vector<Pin> pins;
   for (int i = 0; i < kPlaces; ++i) {
@@ -76,11 +79,18 @@ TEST_P(ReadAheadContract, NoPinIsAskedForBack) {
   }
   ASSERT_TRUE(queue_->BeginStep(2).ok());
   const int64_t reads = stats().prefetch_reads;
-  for (int i = 0; i < kPlaces; ++i) {
-    queue_->Touch({tensors_[static_cast<size_t>(i)]});
-    EXPECT_EQ(stats().prefetch_reads, reads);
-  }
-  EXPECT_EQ(stats().bytes.recalls, 0);
+  EXPECT_EQ(stats().bytes.recalls, 0);  // all are used before the others
+  queue_->Touch({tensors_[0], tensors_[1], tensors_[2], tensors_[3]});
+  EXPECT_THAT(AwaitRecalls(*queue_), ElementsAre(pins[3].token()));
+  queue_->Keep(pins[3].token());
+  EXPECT_THAT(AwaitRecalls(*queue_), ElementsAre(pins[2].token()));
+  EXPECT_EQ(stats().prefetch_reads, reads);
+  EXPECT_TRUE(HasPattern(pins[2].data(), 2));
+  pins[2].ReleaseUnchanged();
+  ASSERT_TRUE(
+      world().WaitUntil([&] { return stats().prefetch_reads == reads + 1; }));
+  EXPECT_TRUE(HasPattern(pins[3].data(), 3));
+  EXPECT_EQ(stats().bytes.recalls, 2);
 }
 
 }  // namespace

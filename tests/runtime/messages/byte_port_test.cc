@@ -71,6 +71,46 @@ TEST_F(BytePortTest, ARecallOfAnAnswerThatWasNotTakenComesWithIt) {
               ElementsAre(100 + second));
 }
 
+TEST_F(BytePortTest, RecallsThatAnAnswerBringsComeWithItAlone) {
+  const uint64_t held = port_.AddRequest();
+  const uint64_t ended = port_.AddRequest();
+  Publish({held, ended}, {});
+  for (const uint64_t each : {held, ended}) {
+    ASSERT_TRUE(port_.Take(SystemClock(), each, Late()).ok());
+  }
+  const uint64_t request = port_.AddRequest();
+  std::vector<ReadyGroup> answer(1);
+  answer[0].tag = request;
+  answer[0].grants = Grants{{.token = 7, .tensor = TensorId{0}}};
+  answer[0].recalls = {100 + held, 100 + ended, 7};
+  std::vector<uint64_t> recalls;
+  port_.Publish(&answer, &recalls);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      port_.TakeRecalls(SystemClock(), Now()).status()));
+  port_.EndPin(100 + ended, PinEnd::kUnchanged);
+  EXPECT_THAT(port_.Take(SystemClock(), request, Late())->recalls,
+              ElementsAre(100 + held, 7));
+  // One of an answer that was not taken comes with that.
+  const uint64_t before = port_.AddRequest();
+  const uint64_t after = port_.AddRequest();
+  Publish({before}, {});
+  answer.resize(1);
+  answer[0].tag = after;
+  answer[0].grants = Grants{{.token = 8, .tensor = TensorId{0}}};
+  answer[0].recalls = {100 + before};
+  port_.Publish(&answer, &recalls);
+  EXPECT_THAT(port_.Take(SystemClock(), after, Late())->recalls, IsEmpty());
+  EXPECT_THAT(port_.Take(SystemClock(), before, Late())->recalls,
+              ElementsAre(100 + before));
+  // Where nobody waits for the answer, as other recalls.
+  answer.resize(1);
+  answer[0].tag = 99;
+  answer[0].recalls = {100 + held};
+  port_.Publish(&answer, &recalls);
+  EXPECT_THAT(*port_.TakeRecalls(SystemClock(), Late()),
+              ElementsAre(100 + held));
+}
+
 TEST_F(BytePortTest, ARecallOfAPinThatHasEndedDoesNotCome) {
   const uint64_t request = port_.AddRequest();
   Publish({request}, {});

@@ -202,9 +202,10 @@ TEST_F(IntakeOfBytes, AQueueTakesItsOwnKindOfGroupAlone) {
   push.queue = 9;
   ExpectRefused(push, "queue 9 has slots");
   ExpectRefused(TouchRequest{.queue = 9}, "queue 9 has slots");
-  ExpectRefused(JoinRequest{.queue = 9}, "queue 9 has slots");
-  ExpectRefused(JoinRequest{.queue = 8}, "no queue 8");
   ExpectRefused(WaitingRequest{.queue = 9}, "queue 9 has slots");
+  ExpectRefused(WaitingRequest{.queue = 8}, "no queue 8");
+  ExpectRefused(HoldAtMostRequest{.queue = 9}, "queue 9 has slots");
+  ExpectRefused(HoldAtMostRequest{.queue = 10, .bytes = -1}, "most -1 bytes");
   ExpectRefused(OpenBytesRequest{.window_bytes = 0}, "a window of 0 bytes");
 }
 
@@ -214,8 +215,6 @@ TEST_F(IntakeOfBytes, AnotherClientsPinIsNeitherKeptNorInUse) {
   PushBytesRequest push = BytesOf({0});
   push.in_use = {TokensOf(kClient) | 4, others};
   ExpectRefused(push, "is of client 4, and this is client 3");
-  ExpectRefused(JoinRequest{.queue = 10, .in_use = {others}},
-                "is of client 4, and this is client 3");
   ExpectRefused(WaitingRequest{.queue = 10, .in_use = {others}},
                 "is of client 4, and this is client 3");
   EXPECT_TRUE(intake_.Post(KeepRequest{TokensOf(kClient) | 5}).ok());

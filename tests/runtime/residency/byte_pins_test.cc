@@ -12,8 +12,9 @@ namespace {
 class BytePinsTest : public testing::Test {
  protected:
   BytePinsTest() {
-    pins_.Open(1);
-    pins_.Open(2);
+    for (const int64_t queue : {1, 2}) {
+      pins_.Open(queue, planner_, /*by_next_use=*/true);
+    }
   }
   std::vector<uint64_t> Asked() {
     std::vector<uint64_t> tokens;
@@ -26,6 +27,7 @@ class BytePinsTest : public testing::Test {
 
   Tensor a_{{.name = "a", .size_bytes = 4096}, TensorId{0}};
   Tensor b_{{.name = "b", .size_bytes = 4096}, TensorId{1}};
+  TracePlanner planner_;
   BytePins pins_;
 };
 

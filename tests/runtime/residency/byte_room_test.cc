@@ -27,7 +27,7 @@ class ByteRoomTest : public testing::Test {
   ByteRoomTest() {
     core_.planner.Merge();
     core_.residency.residents().Rank(core_.planner);
-    core_.byte_pins.Open(kQueue);
+    core_.byte_pins.Open(kQueue, core_.planner, /*by_next_use=*/true);
   }
   // Written, whole below and in memory.
   Tensor& AddClean(const std::string& name) {

@@ -94,6 +94,13 @@ std::string ByteCustomers::Describe() const {
 void ByteCustomers::Drain() {
   world_.ClearFaults();
   left_.clear();
+  for (Customer& customer : customers_) {
+    for (Thread& thread : customer.threads) {
+      if (!thread.joined.has_value()) continue;
+      thread.joined.reset();
+      customer.queue->EndWaiting(thread.waiting_with);
+    }
+  }
   const absl::Time late = world_.clock().Now() + 2 * kTransfers;
   while (!IsQuiet() && !testing::Test::HasFailure()) {
     ASSERT_LT(world_.clock().Now(), late) << Describe();

@@ -72,6 +72,9 @@ void ByteCustomers::Open(Customer& customer) {
   auto queue = world_.runtime().OpenBytes(kWindow);
   ASSERT_TRUE(queue.ok()) << queue.status();
   customer.queue = *std::move(queue);
+  if (Draw(2) == 0) return;
+  EXPECT_TRUE(
+      customer.queue->HoldAtMost(static_cast<int64_t>(Draw(2 * kWindow))).ok());
 }
 
 void ByteCustomers::Run(int count) {
@@ -130,6 +133,7 @@ void ByteCustomers::Turn(Customer& customer, Thread& thread) {
         [&](const auto& each) { return each.second == *thread.joined; });
     if (waits) return;
     thread.joined.reset();
+    customer.queue->EndWaiting(thread.waiting_with);
     thread.next.clear();  // it looks again, with another operation
     return;
   }
@@ -167,8 +171,8 @@ void ByteCustomers::Begin(Customer& customer, Thread& thread) {
     if (coming == customer.coming.end()) continue;
     thread.joined = coming->second;
     ++seen_.joins;
-    EXPECT_TRUE(
-        customer.queue->Join(coming->second, TokensOf(customer, thread)).ok());
+    thread.waiting_with = TokensOf(customer, thread);
+    EXPECT_TRUE(customer.queue->BeginWaiting(thread.waiting_with).ok());
     return;
   }
   Push(customer, thread);

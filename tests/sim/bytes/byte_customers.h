@@ -81,8 +81,9 @@ class ByteCustomers {
   struct Thread {
     std::vector<Operation> running;
     Operation next;
-    std::optional<uint64_t> request;  // of its own
-    std::optional<uint64_t> joined;
+    std::optional<uint64_t> request;     // of its own
+    std::optional<uint64_t> joined;      // another thread's
+    std::vector<uint64_t> waiting_with;  // while it waits for that
     Time deadline;
     int64_t pushed = 0;  // acts before that
   };

@@ -115,7 +115,11 @@ class Reader {
   std::map<uint64_t, bool> in_use_;  // whether they are to end
 };
 
-// Of the runtime's bytes to the offline program's, from the third step on.
+// What the runtime reserves for tensors that come before they are used.
+int64_t ForMotion(int64_t budget_bytes) { return budget_bytes / 8; }
+
+// Of the runtime's bytes to the offline program's with the budget less what is
+// for motion, from the third step on.
 double Ratio(int64_t budget_bytes, const std::vector<int64_t>& sizes,
              const std::vector<std::vector<int>>& operations) {
   Reader reader(budget_bytes, sizes);
@@ -134,12 +138,17 @@ double Ratio(int64_t budget_bytes, const std::vector<int64_t>& sizes,
     }
     trace.push_back(operation);
   }
-  const int64_t least =
-      FarthestNextUse(trace, budget_bytes, kSteps, kWarm).bytes_read;
-  const int64_t read = reader.bytes_read() - before;
-  std::printf("%lld bytes read, %lld by farthest next use\n",
-              static_cast<long long>(read), static_cast<long long>(least));
-  return static_cast<double>(read) / static_cast<double>(least);
+  const auto ratio = [&](int64_t budget) {
+    const auto read = static_cast<double>(reader.bytes_read() - before);
+    return read / static_cast<double>(
+                      FarthestNextUse(trace, budget, kSteps, kWarm).bytes_read);
+  };
+  const double without = ratio(budget_bytes - ForMotion(budget_bytes));
+  std::printf(
+      "%.3f of farthest next use without what is for motion, %.3f of "
+      "it with the whole budget\n",
+      without, ratio(budget_bytes));
+  return without;
 }
 
 TEST(FarthestUseBar, ACycleOfOneSizeReadsNoMore) {
@@ -148,7 +157,7 @@ TEST(FarthestUseBar, ACycleOfOneSizeReadsNoMore) {
   std::vector<std::vector<int>> operations;
   for (int i = 0; i < 60; ++i) operations.push_back({i});
   for (const int64_t places : {15, 30, 50}) {
-    EXPECT_LE(Ratio(places * ResidentBytes(kSize), sizes, operations), 1.0)
+    EXPECT_LE(Ratio(places * ResidentBytes(kSize), sizes, operations), 1.03)
         << places;
   }
 }
@@ -173,9 +182,7 @@ TEST(FarthestUseBar, StepsOfSeveralOperandsReadNearlyAsLittle) {
       all += ResidentBytes(sizes[static_cast<size_t>(i)]);
     }
     for (const int64_t budget : {all / 4, all / 2}) {
-      EXPECT_LE(Ratio(budget / 4096 * 4096, sizes, operations),
-                equal ? 1.0 : 1.15)
-          << budget;
+      EXPECT_LE(Ratio(budget / 4096 * 4096, sizes, operations), 1.03) << budget;
     }
   }
 }
