@@ -38,8 +38,9 @@ enum class LockRank : uint8_t {
   kStorageLives,     // the lives of its storages
   kOperationNet,     // whether operations are seen
   kStorageRegistry,  // where they find storages
-  kUseOrder,         // which tensor leaves a window next
+  kWindowStep,       // where a step begins
   kWindowQueue,      // which pins a window has
+  kUntoldUses,       // which uses its Runtime does not know
   kManagedStorage,   // the message of one
   kHookError,        // the first error
 };

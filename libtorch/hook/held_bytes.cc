@@ -63,16 +63,13 @@ absl::StatusOr<HeldBytes> HeldBytes::Hold(c10::StorageImpl& storage, Use use) {
     if (held.data_ != nullptr || storage.nbytes() == 0) return held;
     return absl::FailedPreconditionError("a storage whose bytes are gone");
   }
-  ByteWindow& window = managed->window();
   held.managed_ = managed;
   held.is_beside_ = use.is_beside;
-  if (!use.is_beside) window.order().Note(*managed);
   TERRACE_RETURN_IF_ERROR(OperationPins::BringOne(
       *managed,
       use.is_beside ? ByteWindow::Caller::kBeside : ByteWindow::Caller::kCopy));
   if (use.is_written) managed->MarkWritten();
   held.data_ = managed->data();
-  if (!use.is_beside) window.FetchUpcoming();
   return held;
 }
 

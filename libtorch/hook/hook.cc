@@ -96,8 +96,7 @@ Hook::~Hook() {
 
 absl::Status Hook::Resize(int64_t window_bytes, int64_t most_bytes) {
   TERRACE_RETURN_IF_ERROR(CheckWindow(runtime_, window_bytes, most_bytes));
-  storages_->window().room().Resize(window_bytes, most_bytes);
-  storages_->window().Trim();
+  storages_->window().Resize(window_bytes, most_bytes);
   return absl::OkStatus();
 }
 
@@ -133,7 +132,6 @@ absl::StatusOr<Lease> Hook::MakeLease(const at::Tensor& tensor, Access access) {
   held->tensor = tensor;
   held->storage = storage;
   held->storages = storages_;
-  storages_->window().order().Note(*storage);
   TERRACE_RETURN_IF_ERROR(
       OperationPins::BringOne(*storage, ByteWindow::Caller::kLease));
   if (access == Access::kWrite) storage->MarkWritten();
@@ -141,10 +139,15 @@ absl::StatusOr<Lease> Hook::MakeLease(const at::Tensor& tensor, Access access) {
 }
 
 void Hook::Prefetch(absl::Span<const at::Tensor> tensors) {
+  std::vector<std::shared_ptr<ManagedStorage>> storages;
+  std::vector<const WindowTensor*> managed;
   for (const at::Tensor& tensor : tensors) {
-    const std::shared_ptr<ManagedStorage> storage = storages_->Find(tensor);
-    if (storage != nullptr) storages_->window().FetchAhead(*storage);
+    std::shared_ptr<ManagedStorage> storage = storages_->Find(tensor);
+    if (storage == nullptr) continue;
+    managed.push_back(storage.get());
+    storages.push_back(std::move(storage));
   }
+  storages_->window().FetchAhead(managed);
 }
 
 void Hook::BeginSaving(int64_t most_bytes) { saved_->Begin(most_bytes); }
@@ -157,7 +160,7 @@ void Hook::UseSaved(const at::Tensor& tensor) { saved_->Use(tensor); }
 
 void Hook::BeginStep() {
   saved_->BeginStep();
-  storages_->window().order().BeginStep();
+  storages_->window().BeginStep();
 }
 
 int64_t Hook::EvictAll() {
@@ -187,7 +190,6 @@ HookStats Hook::stats() const {
   stats.over_budget_operation = window.peaks.over_budget_operation;
   stats.fetches = window.fetches;
   stats.fetches_ahead = window.fetches_ahead;
-  stats.ahead_used = window.ahead_used;
   stats.fetched_bytes = window.fetched_bytes;
   stats.evictions = window.evictions;
   stats.clean_drops = window.clean_drops;

@@ -124,8 +124,6 @@ std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
   // The marks are set after the bytes are here: an eviction that goes on as a
   // storage is pinned would take an earlier mark.
   for (ManagedStorage* const each : pinned->written) each->MarkWritten();
-  // Storages that are used next come while this operation computes.
-  pinned->pins.front().window().FetchUpcoming();
   return pinned;
 }
 

@@ -85,6 +85,7 @@ void SavedTensors::Use(const at::Tensor& tensor) {
   const std::shared_ptr<ManagedStorage> used = storages_->Find(tensor);
   if (used == nullptr || used->number() < 0) return;
   std::vector<std::shared_ptr<ManagedStorage>> before;
+  std::vector<const WindowTensor*> ahead;  // those
   int64_t bytes = 0;
   {
     OrderedLock lock(mutex_);
@@ -96,10 +97,11 @@ void SavedTensors::Use(const at::Tensor& tensor) {
       if (storage == nullptr) continue;
       bytes += ResidentBytes(storage->size_bytes());
       if (bytes > most_bytes) break;
+      ahead.push_back(storage.get());
       before.push_back(std::move(storage));
     }
   }
-  for (const auto& storage : before) window.FetchAhead(*storage);
+  window.FetchAhead(ahead);
 }
 
 void SavedTensors::BeginStep() {

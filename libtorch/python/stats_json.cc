@@ -166,7 +166,7 @@ std::string OffloadStatsAsJson(OffloadPlace& place) {
       {"bytes_read", stats.bytes_read()},
       {"bytes_written", stats.bytes_written()},
       {"fetches", hook.fetches},
-      {"fetches_ahead", hook.ahead_used},
+      {"fetches_ahead", hook.fetches_ahead},
       {"fetched_bytes", hook.fetched_bytes},
       {"evictions", hook.evictions},
       {"clean_drops", hook.clean_drops},

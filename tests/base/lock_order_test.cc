@@ -12,8 +12,8 @@ TEST(LockOrder, LaterRanksAreTakenUnderEarlierOnes) {
     held.Take(LockRank::kStorageLives);
     held.Take(LockRank::kStorageRegistry);
     held.Give(LockRank::kStorageLives);  // in any order
-    held.Take(LockRank::kUseOrder);
-    held.Give(LockRank::kUseOrder);
+    held.Take(LockRank::kWindowQueue);
+    held.Give(LockRank::kWindowQueue);
     held.Give(LockRank::kStorageRegistry);
     held.Give(LockRank::kUpdateNet);
   }

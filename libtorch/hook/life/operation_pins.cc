@@ -66,13 +66,7 @@ OperationPins::~OperationPins() {
 
 void OperationPins::Unpin(StorageLife& storage) {
   if (storage.is_parents()) return;  // forked within the operation
-  ByteWindow& window = storage.window();
-  if (window.room().over()) {
-    const std::shared_ptr<const void> keep = storage.keeper();
-    return window.EndUse(storage);
-  }
-  // Where this is true the storage and its window stay until it is evicted.
-  if (storage.word().Unpin()) window.EndLastUse(storage);
+  storage.window().EndUse(storage);
 }
 
 Storages OperationPins::PinnedByThread() {
@@ -169,7 +163,10 @@ absl::Status OperationPins::BringOne(StorageLife& storage,
                                      ByteWindow::Caller caller) {
   const WithoutPython without;
   ByteWindow& window = storage.window();
-  if (storage.word().state() == Residency::kResident) return absl::OkStatus();
+  if (storage.word().state() == Residency::kResident) {
+    if (caller != ByteWindow::Caller::kBeside) window.NoteUse(storage);
+    return absl::OkStatus();
+  }
   const Waiting elsewhere(&window);
   const ByteWindow::Tensors in_use = PinnedIn(window);
   return window.Fetch({&storage}, {.caller = caller, .in_use = in_use});

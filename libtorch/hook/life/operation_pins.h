@@ -101,8 +101,11 @@ class OperationPins {
 
  private:
   void Note(StorageLife& storage, Residency state) {
-    if (state != Residency::kResident) is_away_ = true;
-    storage.window().order().Note(storage);
+    if (state == Residency::kResident) {
+      storage.window().NoteUse(storage);
+    } else {
+      is_away_ = true;
+    }
   }
   // Tries the storage that was pushed last again, as it may be stopping: such a
   // storage takes pins only of a thread that has some already.

@@ -43,19 +43,22 @@ absl::Status ByteWindow::Add(absl::Span<WindowTensor* const> tensors) {
   TERRACE_RETURN_IF_ERROR(pins_.queue().Open(kPromisedBytes));
   std::vector<TensorSpec> specs;
   for (const WindowTensor* const tensor : tensors) {
-    specs.push_back({tensor->name(), tensor->size_bytes(), 0});
+    specs.push_back({.name = tensor->name(),
+                     .size_bytes = tensor->size_bytes(),
+                     .step_number = tensor->number()});
   }
   TERRACE_ASSIGN_OR_RETURN(const std::vector<TensorId> ids,
                            Register(runtime_, specs));
-  for (size_t i = 0; i < tensors.size(); ++i) tensors[i]->id_ = ids[i];
-  pins_.Add(tensors);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i]->id_ = ids[i];
+    pins_.meter().NoteAdded(*tensors[i]);
+  }
   return absl::OkStatus();
 }
 
 absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source,
                               const Asker& asker) {
   TERRACE_CHECK(tensor.word().BeginLoad());
-  pins_.Claim({&tensor});
   absl::StatusOr<WindowPins::Brought> brought = pins_.Take(
       {&tensor}, Access::kOverwrite, asker, absl::Now() + options_.patience);
   absl::Status status = brought.status();
@@ -65,13 +68,11 @@ absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source,
     status = pins_.Install(tensor, std::move(brought->pins.front()));
   }
   if (!status.ok()) {
-    pins_.GiveRoom(tensor);
     tensor.word().End(Residency::kCold);
     return status;
   }
   tensor.MarkWritten();
-  order().Note(tensor);
-  room().NotePeak([&] { return order().PinnedBytesWith(&tensor); });
+  room().NotePeak([this] { return pins_.queue().BytesInUse(); });
   tensor.word().End(Residency::kResident);
   return absl::OkStatus();
 }
@@ -83,6 +84,7 @@ void ByteWindow::Remove(WindowTensor& tensor) {
 
 void ByteWindow::RemoveOwned(WindowTensor& tensor) {
   pins_.Remove(tensor);
+  pins_.queue().TellUses();  // its own too, while it has a name
   // A closed Runtime, or one in a forked child, has nothing left to forget.
   runtime_.Unregister(tensor.id_).IgnoreError();
   tensor.word().End(Residency::kCold);
@@ -103,59 +105,33 @@ absl::Status ByteWindow::Fetch(const Tensors& tensors, const Asker& asker) {
   return status;
 }
 
-void ByteWindow::EndUse(WindowTensor& tensor) {
-  if (tensor.word().Unpin()) pins_.Evict(tensor);
-  if (room().over()) Trim();
+void ByteWindow::BeginStep() {
+  steps_.fetch_add(1, std::memory_order_relaxed);
+  pins_.queue().BeginStep();
 }
 
-void ByteWindow::FetchAhead(WindowTensor& tensor) {
-  if (tensor.word().state() != Residency::kCold || tensor.gone()) return;
-  if (!tensor.word().BeginLoad()) return;
-  if (tensor.is_ahead_) {
-    tensor.word().End(Residency::kReady);  // another thread has just begun it
-    return;
+void ByteWindow::FetchAhead(absl::Span<const WindowTensor* const> tensors) {
+  std::vector<TensorId> away;
+  for (const WindowTensor* const each : tensors) {
+    const bool is_away = each->word().state() == Residency::kCold;
+    if (is_away && !each->gone()) away.push_back(each->id_);
   }
-  BeginAhead(tensor, {.may_be_ready = false});
+  if (!away.empty()) runtime_.Prefetch(away);
 }
 
-void ByteWindow::FetchUpcoming() {
-  // One look at each position is enough: room comes with the next use.
-  if (pins_.away() == 0) return;
-  const size_t position = order().position();
-  if (looked_at_.exchange(position, std::memory_order_relaxed) == position) {
-    return;
-  }
-  while (pins_.away() > 0) {
-    const UseOrder::Upcoming next =
-        order().TakeUpcoming(room().window_bytes() / 2);
-    if (next.tensor == nullptr ||
-        !BeginAhead(*next.tensor, {.used_after = next.next_use})) {
-      return;
-    }
-  }
-}
-
-bool ByteWindow::BeginAhead(WindowTensor& tensor,
-                            const UseOrder::VictimRule& rule) {
-  const bool begins = pins_.ClaimAhead(tensor, rule);
-  if (begins) {
-    runtime_.Prefetch({tensor.id_});
-    pins_.meter().NoteFetchAhead();
-  }
-  tensor.word().End(begins ? Residency::kReady : Residency::kCold);
-  return begins;
+void ByteWindow::Resize(int64_t window_bytes, int64_t most_bytes) {
+  room().Resize(window_bytes, most_bytes);
+  pins_.queue().HoldAtMost(window_bytes);
 }
 
 int64_t ByteWindow::EvictAll() {
-  // Other threads may bring tensors back meanwhile.
-  const auto most = static_cast<int64_t>(order().size());
-  int64_t count = 0;
-  while (count < most && pins_.EvictOne()) ++count;
-  return count;
+  const std::vector<WindowTensor*> idle = pins_.queue().TakeIdle();
+  for (WindowTensor* const each : idle) pins_.Evict(*each);
+  return static_cast<int64_t>(idle.size());
 }
 
 void ByteWindow::Retry() {
-  for (WindowTensor* const each : order().TakeFailed()) {
+  for (WindowTensor* const each : pins_.TakeFailed()) {
     each->word().End(Residency::kCold);
   }
 }

@@ -1,20 +1,20 @@
 // A ByteWindow keeps tensors of any sizes in memory, within a window of so many
-// bytes, and the others below. It fetches the tensors that an operation needs,
-// and evicts for them those whose next use is latest, as far as that is known
-// (use_order.h).
+// bytes, and the others below. It fetches the tensors that an operation needs.
 //
 // The window is a customer of a Runtime by one queue of bytes: each tensor is
 // one of the Runtime's, which has it pinned for as long as the storage has its
-// bytes there. An eviction ends the pin: the tensor is published if it was
-// written to, else it is unchanged, which costs nothing. An evicted tensor
-// stays in memory until its room is taken, and comes back without a read. Where
-// others need the room that the window has, the Runtime asks for pins back, and
-// those tensors leave as soon as nothing uses them (window_queue.h).
+// bytes there. The window tells the Runtime of uses, and the Runtime says which
+// tensor leaves: it asks for pins back that are used last, where the window has
+// more than its bytes, or others need the room. Those tensors leave as soon as
+// nothing uses them (window_queue.h). What comes next the Runtime reads ahead.
+// An eviction ends the pin: the tensor is published if it was written to, else
+// it is unchanged, which costs nothing. An evicted tensor stays in memory until
+// its room is taken, and comes back without a read.
 //
-// Tensors exceed the window only where those that are pinned at a time do, and
-// as far as the Runtime has room for them; Trim gives that room back. Where all
-// that hold pins wait, the Runtime has a group beyond its budget, in ordinary
-// memory, until the uses of the group's tensors end.
+// Tensors exceed the window only where those that are in use at a time do, and
+// as far as the Runtime has room for them. Where all that hold pins wait, the
+// Runtime has a group beyond its budget, in ordinary memory, until the uses of
+// the group's tensors end.
 //
 // A tensor that a tier fails to bring to an operation stays failed until Retry,
 // and every use of it is told why. A fetch that finds no room leaves its tensor
@@ -80,21 +80,22 @@ class ByteWindow {
   // Does the same for a tensor whose word is the caller's.
   void RemoveOwned(WindowTensor& tensor);
 
-  // A use is noted by a thread that has the tensor pinned.
-  UseOrder& order() { return pins_.order(); }
+  // Notes a use of a tensor that is here, by a thread that has it pinned. What
+  // is fetched, or filled, is used thereby.
+  void NoteUse(const WindowTensor& tensor) { pins_.queue().NoteUse(tensor); }
+  // Begins a step, which is expected to use what the last one used.
+  void BeginStep();
   // Brings all of these tensors as one group, or waits for the threads that do;
   // the caller has them pinned. Returns OK once all are resident, else why one
   // is not. A tensor that an operation asked for is refused then, and its bytes
   // say why to whoever looks at them; unless there was no room for it, it is
   // failed. For other callers it stays cold, and the next fetch tries it again.
   absl::Status Fetch(const Tensors& tensors, const Asker& asker = {});
-  // Ends a use: the tensor leaves if it is wanted and this was its last. Trims
-  // the window where it is over its bytes. The tensor may have ended when this
-  // returns, but the window must not. While the window is not over its bytes
-  // EndLastUse does the same, where the word's Unpin returned true.
-  void EndUse(WindowTensor& tensor);
-  // The tensor's word is the caller's, in evicting; it is given back.
-  void EndLastUse(WindowTensor& tensor) { pins_.Evict(tensor); }
+  // Ends a use: the tensor leaves if it is wanted and this was its last. The
+  // tensor, and the window with it, may have ended when this returns.
+  void EndUse(WindowTensor& tensor) {
+    if (tensor.word().Unpin()) pins_.Evict(tensor);
+  }
   // Between these two a user of the tensor waits, or is the program.
   void BeginWaiting(const WindowTensor& tensor) {
     pins_.queue().BeginWaiting(tensor);
@@ -102,23 +103,21 @@ class ByteWindow {
   void EndWaiting(const WindowTensor& tensor) {
     pins_.queue().EndWaiting(tensor);
   }
-  // Begins to bring the tensor, and does not wait for it. This is a hint: it is
-  // dropped where its room would have to come from other fetches ahead, or from
-  // tensors that operations use.
-  void FetchAhead(WindowTensor& tensor);
-  // Begins to bring the tensors that the trace says are used next, at most half
-  // a window of them, in place of tensors that are used later.
-  void FetchUpcoming();
-  // Callers that know what is next before the trace does may fetch so many
-  // bytes ahead: none once there is a trace.
-  int64_t bytes_ahead() {
-    return order().known() ? 0 : options_.window_bytes / 2;
+  // Begins to bring those of the tensors that are away, and does not wait for
+  // them. This is a hint: what there is no room for is dropped.
+  void FetchAhead(absl::Span<const WindowTensor* const> tensors);
+  // Callers that know what is next before the Runtime does may fetch so many
+  // bytes ahead: none once a step has gone before.
+  int64_t bytes_ahead() const {
+    return steps_.load(std::memory_order_relaxed) > 1
+               ? 0
+               : pins_.room().window_bytes() / 2;
   }
 
-  // Evicts until the window is back within its bytes, as far as pins allow.
-  void Trim() { pins_.Trim(); }
-  // A caller that finds the room over the window's bytes calls Trim.
   WindowRoom& room() { return pins_.room(); }
+  // From here on the window has so many bytes, and operations may have
+  // `most_bytes`.
+  void Resize(int64_t window_bytes, int64_t most_bytes);
   // Evicts all tensors that are not pinned, and returns how many those were.
   int64_t EvictAll();
   // Lets all tensors that failed be fetched again.
@@ -139,15 +138,11 @@ class ByteWindow {
   ByteWindowStats stats() const;
 
  private:
-  // Begins a fetch ahead of need. The word is in loading, and this ends that.
-  // Returns false when there is no room.
-  bool BeginAhead(WindowTensor& tensor, const UseOrder::VictimRule& rule);
-
   Runtime& runtime_;
   const ByteWindowOptions options_;
   WindowPins pins_;
   const OrdinaryMemory ordinary_;
-  std::atomic<size_t> looked_at_ = 0;  // where FetchUpcoming last looked
+  std::atomic<int64_t> steps_ = 0;  // that were begun
 };
 
 }  // namespace terrace

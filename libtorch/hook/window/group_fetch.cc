@@ -29,13 +29,11 @@ GroupFetch::Tensors GroupFetch::TakeMine(const Tensors& tensors,
   Tensors mine;
   for (WindowTensor* const each : tensors) {
     Residency state = each->word().AwaitEviction();
-    while ((state == Residency::kCold || state == Residency::kReady) &&
-           !each->word().BeginLoad()) {
+    while (state == Residency::kCold && !each->word().BeginLoad()) {
       state = each->word().AwaitEviction();
     }
     switch (state) {
       case Residency::kCold:
-      case Residency::kReady:
         mine.push_back(each);
         break;
       case Residency::kLoading:
@@ -56,59 +54,54 @@ GroupFetch::Tensors GroupFetch::TakeMine(const Tensors& tensors,
 }
 
 void GroupFetch::LoadAll(const Tensors& mine) {
-  // The cause of a fetch that failed ahead of need may be mended by now.
-  const bool is_again = mine.size() > 1 || mine.front()->is_ahead_;
   const absl::Status status = Load(mine);
   if (status.ok()) return;
-  const bool ends = !is_again || IsNoRoom(status) || absl::IsCancelled(status);
+  // A read that was begun ahead of need may have failed by what is mended now,
+  // so that one tensor is tried once more too.
+  const bool ends = IsNoRoom(status) || absl::IsCancelled(status);
   for (WindowTensor* const each : mine) {
     const absl::Status one = ends ? status : Load({each});
-    if (!one.ok()) Fail(*each, one);
+    if (one.ok()) continue;
+    // Where a second try has no time or no room, the first one says why.
+    Fail(*each, mine.size() == 1 && IsNoRoom(one) ? status : one);
   }
 }
 
 absl::Status GroupFetch::Load(const Tensors& mine) {
-  absl::InlinedVector<bool, 6> ahead;
-  for (const WindowTensor* const each : mine) ahead.push_back(each->is_ahead_);
-  pins_.Claim(mine);
   const absl::Time begun = absl::Now();
   absl::StatusOr<WindowPins::Brought> brought =
       pins_.Take(mine, Access::kUpdate,
                  {asker_.caller, asker_.operation, asker_.operation_bytes,
                   absl::MakeConstSpan(in_use_)},
                  deadline_);
-  if (!brought.ok()) {
-    for (const WindowTensor* const each : mine) {
-      pins_.GiveRoom(*each);
-    }
-    return brought.status();
-  }
+  if (!brought.ok()) return brought.status();
+  const size_t before = in_use_.size();
   for (size_t i = 0; i < mine.size(); ++i) {
-    Place(*mine[i], std::move(brought->pins[i]), ahead[i]);
+    Place(*mine[i], std::move(brought->pins[i]));
   }
   if (asker_.caller == FetchAsker::Caller::kBeside) return absl::OkStatus();
+  const auto placed = static_cast<int64_t>(in_use_.size() - before);
+  pins_.meter().NoteAhead(std::min(brought->ahead, placed));
   const bool on_room = brought->cause == WaitCause::kSpace ||
                        brought->cause == WaitCause::kWriteBack;
   if (on_room) pins_.meter().NoteBlockedOnRoom(absl::Now() - begun);
-  pins_.room().NotePeak(
-      [this] { return pins_.order().PinnedBytesWith(nullptr); });
+  pins_.room().NotePeak([this] { return pins_.queue().BytesInUse(); });
   return absl::OkStatus();
 }
 
-void GroupFetch::Place(WindowTensor& tensor, Pin pin, bool was_ahead) {
+void GroupFetch::Place(WindowTensor& tensor, Pin pin) {
   if (checks_ && !tensor.never_clean_) {
     tensor.fingerprint_ = Fingerprint(pin.data());
     tensor.is_checked_ = true;
   }
   const absl::Status installed = pins_.Install(tensor, std::move(pin));
   if (!installed.ok()) {
-    pins_.GiveRoom(tensor);
     tensor.word().End(Residency::kCold);
     status_.Update(installed);
     return;
   }
   if (asker_.caller != FetchAsker::Caller::kBeside) {
-    pins_.meter().NoteFetched(tensor, was_ahead);
+    pins_.meter().NoteFetched(tensor);
   }
   in_use_.push_back(&tensor);
   tensor.word().End(Residency::kResident);
@@ -126,8 +119,9 @@ void GroupFetch::Fail(WindowTensor& tensor, const absl::Status& why) {
     pins_.meter().NoteFailure(status);
   }
   // Whoever is told of no room may come again when there is some.
-  tensor.word().End(is_operation && !no_room ? Residency::kFailed
-                                             : Residency::kCold);
+  const bool stays = is_operation && !no_room;
+  if (stays) pins_.NoteFailed(tensor);
+  tensor.word().End(stays ? Residency::kFailed : Residency::kCold);
   status_.Update(status);
 }
 

@@ -38,7 +38,7 @@ class GroupFetch {
   // one of its tensors may be at fault: the others come without it.
   void LoadAll(const Tensors& mine);
   absl::Status Load(const Tensors& mine);
-  void Place(WindowTensor& tensor, Pin pin, bool was_ahead);
+  void Place(WindowTensor& tensor, Pin pin);
   // Ends the tensor's loading. An operation that asked is refused the tensor;
   // it stays so where something failed, and until the next use where there was
   // no room.

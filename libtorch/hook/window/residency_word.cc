@@ -37,12 +37,8 @@ bool ResidencyWord::Want() {
 }
 
 bool ResidencyWord::BeginLoad() {
-  return Change(
-      [](uint32_t word) {
-        const Residency state = StateOf(word);
-        return state == Residency::kCold || state == Residency::kReady;
-      },
-      To(Residency::kLoading));
+  return Change([](uint32_t word) { return StateOf(word) == Residency::kCold; },
+                To(Residency::kLoading));
 }
 
 bool ResidencyWord::BeginRetry() {

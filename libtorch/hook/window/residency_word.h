@@ -5,15 +5,15 @@
 //
 //              BeginEvict          End                 BeginLoad
 //   resident --------------> evicting ------> cold ------------------> loading
-//      ^                       | kept          ^ | given up             |  ^
-//      |<----------------------+               | +<---------------------|  |
-//      |                                       |     begun ahead        |  |
-//      |          End: bytes are here          |     of need: ready <---|  |
-//      +---------------------------------------|-----------|------------+  |
-//                                    BeginEvict +<----------+--BeginLoad---->|
-//                                                  failed <----+  BeginRetry
+//      ^                       | kept           |  given up             |  ^
+//      |<----------------------+                +<----------------------|  |
+//      |                                                                |  |
+//      |          End: bytes are here                                   |  |
+//      +----------------------------------------------------------------+  |
+//                                                  failed <-------------+  |
+//                                                    +------BeginRetry-----+
 //
-// A state belongs to no thread (resident, cold, ready, failed), or to the
+// A state belongs to no thread (resident, cold, failed), or to the
 // thread that changed it to evicting or loading. That thread alone touches the
 // tensor until its End, which wakes all that wait. A pin may come at any time:
 // it keeps a resident tensor from being evicted, and says nothing about a
@@ -55,7 +55,6 @@ enum class Residency : uint32_t {
   kEvicting,  // belongs to a thread
   kCold,
   kLoading,  // belongs to a thread
-  kReady,    // a fetch was begun ahead of need; what is left is to pin it
   kFailed,   // the last fetch did not bring the bytes
 };
 
@@ -118,11 +117,11 @@ class ResidencyWord {
   bool pinned() const { return word_.load() >= kPin; }
 
   // Each Begin function makes the word the caller's, or returns false and
-  // changes nothing. BeginEvict takes a tensor that is resident or ready, is
-  // not pinned, and neither enters nor has gone. The caller sees all that was
-  // done under pins.
+  // changes nothing. BeginEvict takes a tensor that is resident, is not
+  // pinned, and neither enters nor has gone. The caller sees all that was done
+  // under pins.
   bool BeginEvict();
-  // BeginLoad takes a tensor that is cold or ready, pinned or not.
+  // BeginLoad takes a tensor that is cold, pinned or not.
   bool BeginLoad();
   bool BeginRetry();  // takes a failed tensor, pinned or not
   // BeginRemove makes a tensor leave as Leave does, and takes it from any state
@@ -184,10 +183,8 @@ class ResidencyWord {
   }
   // Whether a tensor may be evicted.
   static bool IsIdle(uint32_t word) {
-    const Residency state = StateOf(word);
     return word < kPin && LifeOf(word) != Life::kEntering &&
-           LifeOf(word) != Life::kGone &&
-           (state == Residency::kResident || state == Residency::kReady);
+           LifeOf(word) != Life::kGone && StateOf(word) == Residency::kResident;
   }
   // Replaces the word by what `next` makes of it, if `may` allows that word;
   // else returns false.

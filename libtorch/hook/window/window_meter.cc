@@ -28,14 +28,15 @@ void WindowMeter::NoteForgotten(const WindowTensor& tensor) {
   stats_.numbered.live_bytes -= tensor.size_bytes();
 }
 
-void WindowMeter::NoteFetchAhead() {
+void WindowMeter::NoteAhead(int64_t tensors) {
   MutexLock lock(mutex_);
-  ++stats_.fetches_ahead;
+  stats_.fetches -= tensors;
+  stats_.fetches_ahead += tensors;
 }
 
-void WindowMeter::NoteFetched(const WindowTensor& tensor, bool was_ahead) {
+void WindowMeter::NoteFetched(const WindowTensor& tensor) {
   MutexLock lock(mutex_);
-  ++(was_ahead ? stats_.ahead_used : stats_.fetches);
+  ++stats_.fetches;
   stats_.fetched_bytes += tensor.size_bytes();
   if (IsNumbered(tensor)) stats_.numbered.fetched_bytes += tensor.size_bytes();
 }
@@ -65,11 +66,11 @@ absl::Status WindowMeter::FailedBefore(const WindowTensor& tensor) const {
                                            first.message())));
 }
 
-void WindowMeter::NoteEvicted(const WindowTensor& tensor, Left how) {
+void WindowMeter::NoteEvicted(const WindowTensor& tensor, bool is_clean) {
   MutexLock lock(mutex_);
   ++stats_.evictions;
-  if (how == Left::kDropped) ++stats_.clean_drops;
-  if (how == Left::kWritten && IsNumbered(tensor)) {
+  if (is_clean) ++stats_.clean_drops;
+  if (!is_clean && IsNumbered(tensor)) {
     stats_.numbered.evicted_bytes += tensor.size_bytes();
   }
 }

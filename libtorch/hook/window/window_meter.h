@@ -25,9 +25,8 @@ struct NumberedStats {
 struct ByteWindowStats {
   int64_t used_bytes = 0;  // of the window, headers included
   WindowPeaks peaks;
-  int64_t fetches = 0;  // that something waited for
-  int64_t fetches_ahead = 0;
-  int64_t ahead_used = 0;  // of those, needed since
+  int64_t fetches = 0;        // that something waited for
+  int64_t fetches_ahead = 0;  // that were begun before they were needed
   int64_t fetched_bytes = 0;
   int64_t evictions = 0;
   int64_t clean_drops = 0;      // of those, without a write
@@ -43,10 +42,11 @@ class WindowMeter {
  public:
   void NoteAdded(const WindowTensor& tensor);
   void NoteForgotten(const WindowTensor& tensor);
-  void NoteFetchAhead();
-  // Notes that a tensor is here; with `was_ahead` its fetch was begun before it
-  // was needed.
-  void NoteFetched(const WindowTensor& tensor, bool was_ahead);
+  // Notes that a tensor is here, which something waited for.
+  void NoteFetched(const WindowTensor& tensor);
+  // Notes that so many of the tensors that were fetched have been read before
+  // they were needed.
+  void NoteAhead(int64_t tensors);
   // NoteBlocked adds the whole time that a thread waited for a tensor, and
   // NoteBlockedOnRoom the part of that which its room took.
   void NoteBlocked(const WindowTensor& tensor, absl::Duration blocked);
@@ -55,12 +55,7 @@ class WindowMeter {
   // Returns why a tensor has failed, as far as that is known: the first failure
   // of the window.
   absl::Status FailedBefore(const WindowTensor& tensor) const;
-  enum class Left : uint8_t {
-    kUnread,   // its fetch ahead of need was never taken
-    kDropped,  // it was not written to
-    kWritten,
-  };
-  void NoteEvicted(const WindowTensor& tensor, Left how);
+  void NoteEvicted(const WindowTensor& tensor, bool is_clean);
   void NoteUnmarkedWrite();
 
   // Returns what the meter knows, without the window's used bytes and peaks.

@@ -1,10 +1,5 @@
 // WindowPins has what a window has pinned of its Runtime: it takes pins for
-// tensors, ends them, and says which tensor leaves where the window is over its
-// bytes.
-//
-// Each tensor that the window has, or fetches ahead of need, counts in its
-// room. A tensor that leaves gives the room back, and its word is given back
-// too.
+// tensors, and ends them. Each tensor that is here counts in the window's room.
 //
 // WindowPins is thread-safe. Where a function says so, the tensor's word is the
 // caller's (residency_word.h). The Runtime outlives the object, or its Shut.
@@ -15,13 +10,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "libtorch/hook/window/use_order.h"
+#include "base/mutex.h"
 #include "libtorch/hook/window/window_meter.h"
 #include "libtorch/hook/window/window_queue.h"
 #include "libtorch/hook/window/window_room.h"
@@ -59,35 +55,24 @@ class WindowPins {
              int64_t beyond_bytes)
       : beyond_bytes_(beyond_bytes),
         room_(window_bytes, most_bytes),
-        queue_(runtime, [this](WindowTensor& tensor) { Evict(tensor); }) {}
+        queue_(runtime, window_bytes,
+               [this](WindowTensor& tensor) { Evict(tensor); }) {}
 
   WindowRoom& room() { return room_; }
   const WindowRoom& room() const { return room_; }
-  UseOrder& order() { return order_; }
   WindowQueue& queue() { return queue_; }
   WindowMeter& meter() { return meter_; }
   const WindowMeter& meter() const { return meter_; }
   int64_t beyond_bytes() const { return beyond_bytes_; }
-  // The number of tensors that are not here.
-  int64_t away() const { return away_.load(std::memory_order_relaxed); }
-
-  // These are cold from now on, and without contents.
-  void Add(absl::Span<WindowTensor* const> tensors);
   // Takes a tensor out that is never asked for again; its word is the caller's.
   void Remove(WindowTensor& tensor);
-
-  // Takes room for tensors whose words are the caller's, by evictions, or
-  // beyond the window's bytes. Those that were fetched ahead have it already.
-  void Claim(const Tensors& tensors);
-  // Takes room for a fetch ahead of need, where evictions by this rule make it.
-  bool ClaimAhead(WindowTensor& tensor, const UseOrder::VictimRule& rule);
-  void GiveRoom(const WindowTensor& tensor);
 
   struct Brought {
     std::vector<Pin> pins;
     WaitCause cause = WaitCause::kNone;
+    int64_t ahead = 0;  // of these, read before they were asked for
   };
-  // Takes pins for tensors whose room is claimed; their words are in loading.
+  // Takes pins for tensors whose words are in loading.
   absl::StatusOr<Brought> Take(const Tensors& tensors, Access access,
                                const FetchAsker& asker, absl::Time deadline);
   // Gives a tensor its bytes; its word is the caller's.
@@ -96,22 +81,22 @@ class WindowPins {
   // Evicts a tensor whose word is the caller's, in evicting, and gives the word
   // back. It waits for nothing.
   void Evict(WindowTensor& tensor);
-  // Evicts the tensor that is used last, of those that the rule allows. Returns
-  // false when there is none.
-  bool EvictOne(const UseOrder::VictimRule& rule = {});
-  // Evicts until the window is back within its bytes, as far as pins allow.
-  void Trim();
+
+  // A tensor failed, and its word is the caller's. TakeFailed returns all that
+  // did, with their words in loading.
+  void NoteFailed(WindowTensor& tensor);
+  std::vector<WindowTensor*> TakeFailed();
 
  private:
   void End(WindowTensor& tensor, bool is_written);
 
   const int64_t beyond_bytes_;
   WindowRoom room_;
-  UseOrder order_;
   WindowMeter meter_;
-  std::atomic<int64_t> away_ = 0;
   std::atomic<int64_t> used_beyond_ = 0;  // of groups beyond the budget
-  WindowQueue queue_;                     // ends first, as its thread evicts
+  Mutex mutex_;
+  absl::flat_hash_set<WindowTensor*> failed_ ABSL_GUARDED_BY(mutex_);
+  WindowQueue queue_;  // ends first, as its thread evicts
 };
 
 }  // namespace terrace

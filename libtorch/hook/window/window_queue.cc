@@ -3,14 +3,16 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "terrace/runtime.h"
 
 namespace terrace {
 
-absl::Status WindowQueue::Open(int64_t window_bytes) {
+absl::Status WindowQueue::Open(int64_t promised_bytes) {
   OrderedLock lock(mutex_);
   if (queue_ != nullptr) return absl::OkStatus();
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<ByteQueue> queue,
-                           runtime_.OpenBytes(window_bytes));
+                           runtime_.OpenBytes(promised_bytes));
+  TERRACE_RETURN_IF_ERROR(queue->HoldAtMost(most_bytes_));
   TERRACE_ASSIGN_OR_RETURN(
       recalls_,
       RecallThread::Start(*queue, [this](uint64_t token) { Answer(token); }));
@@ -18,14 +20,31 @@ absl::Status WindowQueue::Open(int64_t window_bytes) {
   return absl::OkStatus();
 }
 
+void WindowQueue::HoldAtMost(int64_t bytes) {
+  OrderedLock lock(mutex_);
+  most_bytes_ = bytes;
+  // A Runtime that is closed asks for nothing any more.
+  if (queue_ != nullptr) queue_->HoldAtMost(bytes).IgnoreError();
+}
+
 void WindowQueue::Shut() {
+  if (!process_.IsCurrent()) {
+    // A thread that the forked child lacks may hold the mutexes.
+    recalls_.reset();
+    queue_.reset();
+    return;
+  }
+  OrderedLock step(step_mutex_);
   recalls_.reset();
-  queue_.reset();
+  std::unique_ptr<ByteQueue> queue;
+  OrderedLock lock(mutex_);
+  queue.swap(queue_);
 }
 
 absl::StatusOr<WindowQueue::Taken> WindowQueue::Take(
     absl::Span<WindowTensor* const> tensors, Access access,
     absl::Span<const uint64_t> in_use, absl::Time deadline) {
+  TellUses();
   const Request request = Push(tensors, access, in_use, deadline);
   absl::StatusOr<Taken> taken = Await(request);
   Note(request, tensors, taken.ok() ? taken->pins : absl::Span<const Pin>());
@@ -54,7 +73,8 @@ absl::StatusOr<WindowQueue::Taken> WindowQueue::Await(const Request& request) {
     for (const uint64_t token : news.recalls) Answer(token);
     if (!news.pins.has_value()) continue;
     TERRACE_RETURN_IF_ERROR(news.pins->status());
-    return Taken{**std::move(news.pins), news.cause, news.beyond_bytes};
+    return Taken{**std::move(news.pins), news.cause, news.beyond_bytes,
+                 news.ahead};
   }
 }
 
@@ -84,6 +104,54 @@ void WindowQueue::Forget(WindowTensor& tensor) {
   tensors_.erase(tensor.token());
   tensor.token_.store(0, std::memory_order_release);
   tensor.word().EndWant();
+}
+
+void WindowQueue::NoteUse(const WindowTensor& tensor) {
+  // A use names the tensor by its number, if it has one, as its id does.
+  const int64_t most_bytes = most_bytes_.load(std::memory_order_relaxed) / 8;
+  if (untold_.Add(tensor.id_, tensor.size_bytes(), most_bytes)) TellUses();
+}
+
+void WindowQueue::TellUses() {
+  const std::vector<TensorId> uses = untold_.Take();
+  if (!uses.empty()) queue_->Touch(uses);
+}
+
+void WindowQueue::BeginStep() {
+  OrderedLock one(step_mutex_);
+  {
+    OrderedLock lock(mutex_);
+    if (queue_ == nullptr) return;
+  }
+  TellUses();
+  // A step is a place in the order of uses here. What could not be written is
+  // told where its room is lacked.
+  if (steps_ > 0) queue_->AbortStep().IgnoreError();
+  queue_->BeginStep(++steps_).IgnoreError();
+}
+
+std::vector<WindowTensor*> WindowQueue::TakeIdle() {
+  std::vector<WindowTensor*> idle;
+  OrderedLock lock(mutex_);
+  // No tensor is forgotten while the mutex is held; once its word is ours, it
+  // cannot be.
+  for (const auto& [token, each] : tensors_) {
+    if (each->word().BeginEvict()) idle.push_back(each);
+  }
+  return idle;
+}
+
+int64_t WindowQueue::BytesInUse() const {
+  int64_t bytes = 0;
+  OrderedLock lock(mutex_);
+  for (const auto& [token, each] : tensors_) {
+    const ResidencyWord& word = each->word();
+    const Residency state = word.state();
+    const bool is_used = state == Residency::kLoading ||
+                         (state == Residency::kResident && word.pinned());
+    if (is_used) bytes += ResidentBytes(each->size_bytes());
+  }
+  return bytes;
 }
 
 void WindowQueue::BeginWaiting(const WindowTensor& tensor) {

@@ -16,6 +16,10 @@
 // token is kept for as long as a thread waits that had asked before; no other
 // may come to note it.
 //
+// The queue tells the Runtime of uses, before each group and each step, so that
+// the Runtime knows the order of these and has the tensors leave first that are
+// used last (terrace/byte_queue.h).
+//
 // What is in use and waits counts as room that does not come: in each request
 // the pins that its asker uses, and the tensors between BeginWaiting and
 // EndWaiting, whose users wait for something else, or are the program.
@@ -23,6 +27,7 @@
 // A WindowQueue is thread-safe. The Runtime outlives it until Shut.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,7 +39,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/process.h"
 #include "base/threads/lock_order.h"
+#include "libtorch/hook/window/untold_uses.h"
 #include "libtorch/hook/window/window_tensor.h"
 #include "terrace/byte_queue.h"
 #include "terrace/recall_thread.h"
@@ -46,22 +53,30 @@ class WindowQueue {
  public:
   // `evict` is called with a tensor whose word is the caller's, in evicting. It
   // ends the tensor's pin and the state, and waits for nothing.
-  WindowQueue(Runtime& runtime, std::function<void(WindowTensor&)> evict)
-      : runtime_(runtime), evict_(std::move(evict)) {}
+  // The queue holds pins of at most `most_bytes`.
+  WindowQueue(Runtime& runtime, int64_t most_bytes,
+              std::function<void(WindowTensor&)> evict)
+      : runtime_(runtime), evict_(std::move(evict)), most_bytes_(most_bytes) {}
   ~WindowQueue() { Shut(); }
   WindowQueue(const WindowQueue&) = delete;
   WindowQueue& operator=(const WindowQueue&) = delete;
 
-  // Opens the queue, with a window of so many bytes, if it is not open. Errors
-  // are those of Runtime::OpenBytes and of RecallThread::Start.
-  absl::Status Open(int64_t window_bytes);
-  // Ends the queue. No call may go on or come after it but this one.
+  // Opens the queue, if it is not open: it is promised so many bytes of the
+  // Runtime's. Errors are those of Runtime::OpenBytes and of
+  // RecallThread::Start.
+  absl::Status Open(int64_t promised_bytes);
+  // From here on the queue holds pins of at most so many bytes.
+  void HoldAtMost(int64_t bytes);
+  // Ends the queue, once a step has begun that is about to. No other call may
+  // go on or come after it, but BeginStep and HoldAtMost, which do nothing
+  // then.
   void Shut();
 
   struct Taken {
     std::vector<Pin> pins;  // in the order of the tensors
     WaitCause cause = WaitCause::kNone;
     int64_t beyond_bytes = 0;
+    int64_t ahead = 0;  // of these tensors, read before they were asked for
   };
   // Takes all of these tensors or none. Their words are in loading, and the
   // caller's; the queue must be open. `in_use` are tokens of pins that the
@@ -71,6 +86,19 @@ class WindowQueue {
                              absl::Time deadline);
   // The tensor's pin is about to end, and its word is the caller's.
   void Forget(WindowTensor& tensor);
+
+  // Notes a use of a tensor that is here, and tells the Runtime of those noted.
+  void NoteUse(const WindowTensor& tensor);
+  void TellUses();
+  // Begins a step, which is expected to use what the last one used.
+  void BeginStep();
+
+  // Returns all tensors that are here and not in use, with their words in
+  // evicting.
+  std::vector<WindowTensor*> TakeIdle();
+  // Returns the bytes, headers included, of the tensors that are here and in
+  // use.
+  int64_t BytesInUse() const;
 
   // A user of the tensor waits, or is the program, until EndWaiting. Uses nest.
   void BeginWaiting(const WindowTensor& tensor);
@@ -93,7 +121,9 @@ class WindowQueue {
 
   Runtime& runtime_;
   const std::function<void(WindowTensor&)> evict_;
-  OrderedMutex mutex_{LockRank::kWindowQueue};
+  const Process process_;
+  OrderedMutex step_mutex_{LockRank::kWindowStep};  // held while one begins
+  mutable OrderedMutex mutex_{LockRank::kWindowQueue};
   std::unique_ptr<ByteQueue> queue_;  // set once, before all other uses
   std::unique_ptr<RecallThread> recalls_;
   absl::flat_hash_map<uint64_t, WindowTensor*> tensors_
@@ -105,6 +135,9 @@ class WindowQueue {
   std::set<uint64_t> taking_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, uint64_t> early_ ABSL_GUARDED_BY(mutex_);
   uint64_t tickets_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t steps_ ABSL_GUARDED_BY(step_mutex_) = 0;
+  std::atomic<int64_t> most_bytes_;
+  UntoldUses untold_;
 };
 
 }  // namespace terrace

@@ -1,6 +1,6 @@
 // A WindowRoom knows how much of the Runtime's memory a window's tensors have,
 // in bytes, headers included, and how much they may have. It is only numbers:
-// the window says which tensor leaves for which. It is thread-safe.
+// the Runtime says which tensor leaves for which. It is thread-safe.
 #pragma once
 
 #include <atomic>
@@ -39,7 +39,6 @@ class WindowRoom {
   int64_t used_bytes() const {
     return used_bytes_.load(std::memory_order_relaxed);
   }
-  bool over() const { return used_bytes() > window_bytes(); }
 
   // Take and Give count bytes within the window, or beyond it.
   void Take(int64_t bytes) {

@@ -47,7 +47,7 @@ class WindowTensor {
   // evicted any more, and is removed as soon as it is not pinned.
   void MarkGone() { gone_.store(true, std::memory_order_release); }
   // Says where in the step a tensor comes that lives for a part of a step;
-  // called before ByteWindow::Add. The trace takes the tensor of the step
+  // called before ByteWindow::Add. The Runtime takes the tensor of the step
   // before that had the same number for this one.
   void SetNumber(int64_t number) { number_ = number; }
   int64_t number() const { return number_; }  // -1: it has none
@@ -82,31 +82,25 @@ class WindowTensor {
   // and whether that was marked. Only the thread whose word it is calls this.
   enum class Writes : uint8_t { kNone, kMarked, kUnmarked };
   Writes TakeWrites();
-  // The trace knows the tensor by this key; the keys of numbers are below 0.
-  int64_t key() const { return is_numbered_ ? -2 - number_ : id_.value; }
 
   friend class ByteWindow;
   friend class GroupFetch;
-  friend class UseOrder;
   friend class WindowPins;
   friend class WindowQueue;
 
   const std::string name_;
   const int64_t size_bytes_;
   ResidencyWord word_{Residency::kCold};
-  std::atomic<uint64_t> last_use_ = 0;  // by UseOrder's clock
-  std::atomic<bool> written_ = false;   // since the last eviction
+  std::atomic<bool> written_ = false;  // since the last eviction
   std::atomic<bool> gone_ = false;
   std::atomic<uint64_t> token_ = 0;
   std::atomic<int64_t> blocked_ns_ = 0;  // for which threads waited for it
   int64_t number_ = -1;
-  bool is_numbered_ = false;  // its number is its key, as no other has it now
   // Only the thread whose word it is changes these members.
   TensorId id_;
   Pin pin_;                   // while it is resident
   int64_t beyond_bytes_ = 0;  // of a group that came beyond the budget
   uint64_t fingerprint_ = 0;  // of what was fetched
-  bool is_ahead_ = false;     // it is ready, or was until it is loading
   bool is_checked_ = false;   // `fingerprint_` is set
   bool never_clean_ = false;  // it was written to without a mark
 };

@@ -40,7 +40,7 @@ TEST_P(ActivationsBitsTest, GradientsAreTheSame) {
   EXPECT_GT(saved.evicted_bytes, saved.bytes / 2);
   EXPECT_GT(saved.fetched_bytes, saved.bytes / 2);
   EXPECT_GE(stats.runtime.bytes_written(), saved.evicted_bytes);
-  EXPECT_GT(stats.hook.ahead_used, 0);
+  EXPECT_GT(stats.hook.fetches_ahead, 0);
   // All of them are gone.
   EXPECT_EQ(stats.hook.managed_tensors, GetParam() ? 1 + 2 * kLayers : 0);
   EXPECT_EQ(stats.parameter_bytes, GetParam() ? kModelBytes : 0);

@@ -57,7 +57,7 @@ TEST_F(OffloadTest, WhatIsPrefetchedNeedsNoFetch) {
   offload_->Prefetch({weight, at::ones({3})});
   EXPECT_TRUE(weight.detach().equal(values_[3]));
   const HookStats after = offload_->stats().hook;
-  EXPECT_EQ(after.ahead_used, before.ahead_used + 1);
+  EXPECT_EQ(after.fetches_ahead, before.fetches_ahead + 1);
   EXPECT_EQ(after.fetches, before.fetches);
 }
 

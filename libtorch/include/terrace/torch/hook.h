@@ -94,9 +94,8 @@ struct HookStats {
   // The operation that had most beyond the Runtime's budget, in ordinary
   // memory; "" when there was none.
   std::string over_budget_operation;
-  int64_t fetches = 0;  // that an operation or a lease waited for
-  int64_t fetches_ahead = 0;
-  int64_t ahead_used = 0;  // of those, needed since
+  int64_t fetches = 0;        // that an operation or a lease waited for
+  int64_t fetches_ahead = 0;  // that were begun before they were needed
   int64_t fetched_bytes = 0;
   int64_t evictions = 0;
   int64_t clean_drops = 0;         // of those, without a write
@@ -218,15 +217,15 @@ class Hook {
   absl::StatusOr<Lease> MakeLease(const at::Tensor& tensor, Access access);
 
   // Begins to fetch those tensors that are away, and waits for none, as far as
-  // the window has room beside the fetches that were begun before. The call
-  // never fails.
+  // memory has room that is free, or that evicted tensors have which need no
+  // write. The call never fails.
   void Prefetch(absl::Span<const at::Tensor> tensors);
 
-  // A training step begins, or whatever repeats. From here on the order of uses
-  // is traced. From the second step on tensors that are used next, as in the
-  // step before, are fetched while operations compute, and the tensor that is
-  // used latest is evicted first. Without steps the tensor that was used
-  // longest ago is.
+  // A training step begins, or whatever repeats. From the second step on the
+  // Runtime reads tensors that are used next, as in the step before, while
+  // operations compute, and has the tensor leave first that is used latest, of
+  // all that its customers have. Without steps it is the tensor that was used
+  // longest ago.
   void BeginStep();
 
   // Evicts all tensors that no operation or lease uses; returns how many there

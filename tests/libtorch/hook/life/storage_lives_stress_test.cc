@@ -106,6 +106,11 @@ class StorageLivesStress : public testing::Test {
     EXPECT_TRUE(closed.ok()) << closed;
   }
 
+  void FetchAhead(const FakeStorage& storage) {
+    const WindowTensor* const one[] = {&storage};
+    hook_->window().FetchAhead(one);
+  }
+
   void Act(int thread, std::mt19937& random, std::vector<uint64_t>& written) {
     for (int use = 0; use < kUses; ++use) {
       const size_t at = random() % kStorages;
@@ -113,7 +118,7 @@ class StorageLivesStress : public testing::Test {
       Use(thread, storage, *storages_[random() % kStorages], written[at]);
       if (thread == 0 && use == 2) Copy(storage);
       if (thread == 1) hook_->window().EvictAll();
-      if (thread == 2) hook_->window().FetchAhead(*storages_[at]);
+      if (thread == 2) FetchAhead(*storages_[at]);
       if (thread == 3 && use == 1 && round_ % kForkEvery == 0) Fork();
       const bool closes = thread >= 4 && thread <= 5 &&
                           use == static_cast<int>(random() % kUses);

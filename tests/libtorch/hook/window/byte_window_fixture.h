@@ -62,6 +62,15 @@ class ByteWindowTest : public testing::Test {
         *window_, tensor(i), /*writes=*/true,
         [&](absl::Span<std::byte> bytes) { WritePattern(bytes, seed); });
   }
+  void FetchAhead(int i) {
+    const WindowTensor* const one[] = {&tensor(i)};
+    window_->FetchAhead(one);
+  }
+  // Until so many were begun: what is asked for before does not come ahead.
+  void AwaitReadsAhead(int64_t count) {
+    EXPECT_TRUE(world_->WaitUntil(
+        [&] { return world_->runtime().GetStats().prefetch_reads >= count; }));
+  }
   void Remove(FakeTensor& tensor) {
     ASSERT_TRUE(tensor.word().Leave());
     window_->Remove(tensor);

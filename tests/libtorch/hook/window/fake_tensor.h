@@ -52,8 +52,11 @@ absl::Status WithBytes(ByteWindow& window, FakeTensor& tensor, bool writes,
                        const Use& use) {
   absl::Status status;
   const bool is_here = tensor.word().Pin() == Residency::kResident;
-  window.order().Note(tensor);
-  if (!is_here) status = window.Fetch({&tensor});
+  if (is_here) {
+    window.NoteUse(tensor);
+  } else {
+    status = window.Fetch({&tensor});
+  }
   if (writes) tensor.MarkWritten();
   if (status.ok()) use(tensor.bytes());
   window.EndUse(tensor);

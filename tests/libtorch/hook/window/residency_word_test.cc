@@ -10,8 +10,8 @@ namespace terrace {
 namespace {
 
 constexpr Residency kAll[] = {Residency::kResident, Residency::kEvicting,
-                              Residency::kCold,     Residency::kLoading,
-                              Residency::kReady,    Residency::kFailed};
+                              Residency::kCold, Residency::kLoading,
+                              Residency::kFailed};
 
 TEST(ResidencyWord, EachBeginningIsOfCertainStates) {
   for (const Residency state : kAll) {
@@ -19,11 +19,9 @@ TEST(ResidencyWord, EachBeginningIsOfCertainStates) {
     const bool owned =
         state == Residency::kEvicting || state == Residency::kLoading;
     ResidencyWord evict(state);
-    EXPECT_EQ(evict.BeginEvict(),
-              state == Residency::kResident || state == Residency::kReady);
+    EXPECT_EQ(evict.BeginEvict(), state == Residency::kResident);
     ResidencyWord load(state);
-    EXPECT_EQ(load.BeginLoad(),
-              state == Residency::kCold || state == Residency::kReady);
+    EXPECT_EQ(load.BeginLoad(), state == Residency::kCold);
     ResidencyWord retry(state);
     EXPECT_EQ(retry.BeginRetry(), state == Residency::kFailed);
     ResidencyWord remove(state);

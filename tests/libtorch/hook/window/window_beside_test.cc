@@ -92,6 +92,7 @@ TEST_F(WindowBesideTest, NoOperationIsBeyondTheWindowBecauseOfIt) {
   EXPECT_EQ(window().stats().used_bytes, 12 * kPage);
   EXPECT_EQ(window().stats().peaks.over_budget_bytes, 0);
   GiveBeside(1);
+  EXPECT_EQ(window().EvictAll(), 1);
   ASSERT_TRUE(Take({1}).ok());
   EXPECT_EQ(window().stats().peaks.over_budget_bytes, 4 * kPage);
   EndUses({0, 1, 2});
