@@ -17,8 +17,16 @@ absl::Status GroupFetch::Bring(Tensors tensors) {
   while (!tensors.empty()) {
     Tensors others;
     const Tensors mine = TakeMine(tensors, &others);
+    // Each that others bring is in use from when it comes, while this thread
+    // waits for the rest.
+    for (const WindowTensor* const each : others) {
+      pins_.queue().BeginWaiting(*each);
+    }
     if (!mine.empty()) LoadAll(mine);
     if (!others.empty()) Await(others);
+    for (const WindowTensor* const each : others) {
+      pins_.queue().EndWaiting(*each);
+    }
     tensors = std::move(others);
   }
   return status_;
@@ -135,13 +143,15 @@ std::string GroupFetch::TooMuch() const {
 }
 
 void GroupFetch::Await(const Tensors& others) {
-  for (const WindowTensor* const each : in_use_)
+  for (const WindowTensor* const each : in_use_) {
     pins_.queue().BeginWaiting(*each);
+  }
   for (const WindowTensor* const each : others) {
     static_cast<void>(each->word().Await());
   }
-  for (const WindowTensor* const each : in_use_)
+  for (const WindowTensor* const each : in_use_) {
     pins_.queue().EndWaiting(*each);
+  }
 }
 
 }  // namespace terrace

@@ -13,9 +13,9 @@
 //                                                  failed <-------------+  |
 //                                                    +------BeginRetry-----+
 //
-// A state belongs to no thread (resident, cold, failed), or to the
-// thread that changed it to evicting or loading. That thread alone touches the
-// tensor until its End, which wakes all that wait. A pin may come at any time:
+// A state belongs to no thread (resident, cold, failed), or to the thread that
+// changed it to evicting or loading. That thread alone touches the tensor until
+// its End, which wakes all that wait. A pin may come at any time:
 // it keeps a resident tensor from being evicted, and says nothing about a
 // tensor that is not resident.
 //
@@ -73,16 +73,17 @@ class ResidencyWord {
 
   // Takes a pin, and returns the state at that time. After kResident the bytes
   // stay until Unpin, and the caller sees all that was done to them before.
-  // Returns null, without a pin, when the tensor is not managed, or is stopping
-  // and the thread is none that `holds_pins`. AwaitLife says when to look for
-  // the tensor again, which may be another one by then.
+  // Returns null, without a pin at any time, when the tensor is not managed, or
+  // is stopping and the thread is none that `holds_pins`. AwaitLife says when
+  // to look for the tensor again, which may be another one by then.
   std::optional<Residency> Pin(bool holds_pins = false) {
-    const uint32_t word = word_.fetch_add(kPin, std::memory_order_acquire);
-    if ((word & kLifeMask) != 0 && !(holds_pins && IsStopping(word))) {
-      word_.fetch_sub(kPin);
-      RoomNews::Tell();
-      return std::nullopt;
-    }
+    uint32_t word = word_.load(std::memory_order_relaxed);
+    do {
+      const bool may =
+          (word & kLifeMask) == 0 || (holds_pins && IsStopping(word));
+      if (!may) return std::nullopt;
+    } while (!word_.compare_exchange_weak(word, word + kPin,
+                                          std::memory_order_acquire));
     return StateOf(word);
   }
   // Ends a pin. Returns true where that was the last use of a tensor that is

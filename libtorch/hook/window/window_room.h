@@ -63,9 +63,9 @@ class WindowRoom {
   uint64_t turn() const { return turn_.load(); }
 
   // Notes a peak once the bytes that were taken are there. Where the window is
-  // over, this asks for the `pinned_bytes` of its tensors: only what operations
-  // have pinned is beyond the window, neither what is about to leave nor what
-  // is held beside operations.
+  // over, this asks for the `pinned_bytes` of its tensors: only what is pinned
+  // is beyond the window, as the rest is about to leave; and what is held
+  // beside operations is not beyond their budget.
   void NotePeak(absl::FunctionRef<int64_t()> pinned_bytes);
   // Notes that so many of these bytes are beside the Runtime's memory, for this
   // operation among others.
