@@ -53,8 +53,14 @@ TEST_F(OffloadTest, WhatIsPrefetchedNeedsNoFetch) {
   Make(Bytes(kModelBytes / 2));
   ExpectValues();  // the last ones are in memory
   const HookStats before = offload_->stats().hook;
+  const auto reads = [this] {
+    return offload_->stats().runtime.prefetch_reads;
+  };
+  const int64_t read = reads();
   const at::Tensor weight = model_->layers[0]->parameters()[0];
   offload_->Prefetch({weight, at::ones({3})});
+  const absl::Time late = absl::Now() + absl::Seconds(30);
+  while (reads() == read) ASSERT_LT(absl::Now(), late);
   EXPECT_TRUE(weight.detach().equal(values_[3]));
   const HookStats after = offload_->stats().hook;
   EXPECT_EQ(after.fetches_ahead, before.fetches_ahead + 1);
