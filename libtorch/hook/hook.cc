@@ -139,15 +139,12 @@ absl::StatusOr<Lease> Hook::MakeLease(const at::Tensor& tensor, Access access) {
 }
 
 void Hook::Prefetch(absl::Span<const at::Tensor> tensors) {
-  std::vector<std::shared_ptr<ManagedStorage>> storages;
-  std::vector<const WindowTensor*> managed;
+  std::vector<std::shared_ptr<ManagedStorage>> managed;
   for (const at::Tensor& tensor : tensors) {
     std::shared_ptr<ManagedStorage> storage = storages_->Find(tensor);
-    if (storage == nullptr) continue;
-    managed.push_back(storage.get());
-    storages.push_back(std::move(storage));
+    if (storage != nullptr) managed.push_back(std::move(storage));
   }
-  storages_->window().FetchAhead(managed);
+  storages_->FetchAhead(managed);
 }
 
 void Hook::BeginSaving(int64_t most_bytes) { saved_->Begin(most_bytes); }

@@ -148,6 +148,13 @@ std::shared_ptr<ManagedStorage> ManagedStorages::Find(
   return Managed(lives_.Find(StorageOf(tensor)));
 }
 
+void ManagedStorages::FetchAhead(
+    absl::Span<const std::shared_ptr<ManagedStorage>> storages) {
+  std::vector<const WindowTensor*> tensors;
+  for (const auto& each : storages) tensors.push_back(each.get());
+  window_.FetchAhead(tensors);
+}
+
 std::shared_ptr<ManagedStorage> ManagedStorages::Pin(const at::Tensor& tensor) {
   while (ManagedStorage* const found = OperationNet::Get().Find(tensor)) {
     if (&found->owner() != this) return nullptr;

@@ -45,6 +45,8 @@ class ManagedStorages final
   // Returns null when this hook does not manage the storage. The result lives
   // at least as long as the tensor.
   std::shared_ptr<ManagedStorage> Find(const at::Tensor& tensor) const;
+  // Does what ByteWindow::FetchAhead describes.
+  void FetchAhead(absl::Span<const std::shared_ptr<ManagedStorage>> storages);
   // Finds the storage and pins it for a user that is no operation. Waits while
   // the storage enters or leaves.
   std::shared_ptr<ManagedStorage> Pin(const at::Tensor& tensor);

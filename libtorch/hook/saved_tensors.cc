@@ -80,12 +80,10 @@ void SavedTensors::Trim(int64_t bytes) {
 }
 
 void SavedTensors::Use(const at::Tensor& tensor) {
-  ByteWindow& window = storages_->window();
-  const int64_t most_bytes = window.bytes_ahead();
+  const int64_t most_bytes = storages_->window().bytes_ahead();
   const std::shared_ptr<ManagedStorage> used = storages_->Find(tensor);
   if (used == nullptr || used->number() < 0) return;
   std::vector<std::shared_ptr<ManagedStorage>> before;
-  std::vector<const WindowTensor*> ahead;  // those
   int64_t bytes = 0;
   {
     OrderedLock lock(mutex_);
@@ -97,11 +95,10 @@ void SavedTensors::Use(const at::Tensor& tensor) {
       if (storage == nullptr) continue;
       bytes += ResidentBytes(storage->size_bytes());
       if (bytes > most_bytes) break;
-      ahead.push_back(storage.get());
       before.push_back(std::move(storage));
     }
   }
-  window.FetchAhead(ahead);
+  storages_->FetchAhead(before);
 }
 
 void SavedTensors::BeginStep() {

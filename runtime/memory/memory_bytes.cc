@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "runtime/messages/request_checks.h"
 
 namespace terrace {
 namespace {
@@ -75,10 +76,7 @@ class MemoryBytes final : public ByteQueue {
   void Keep(uint64_t /*token*/) override {}
   // All is in memory, pinned or not.
   absl::Status HoldAtMost(int64_t bytes) override {
-    if (!store_->IsOwnProcess()) return store_->Closed();
-    if (bytes >= 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("to hold at most ", bytes, " bytes"));
+    return store_->IsOwnProcess() ? CheckHeldBytes(bytes) : store_->Closed();
   }
   void Touch(absl::Span<const TensorId> /*tensors*/) override {}
 

@@ -172,10 +172,7 @@ absl::Status Intake::Check(const WaitingRequest& request) const {
 }
 
 absl::Status Intake::Check(const HoldAtMostRequest& request) const {
-  if (request.bytes < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("to hold at most ", request.bytes, " bytes"));
-  }
+  TERRACE_RETURN_IF_ERROR(CheckHeldBytes(request.bytes));
   MutexLock lock(mutex_);
   return CheckQueueOfBytes(request.queue);
 }

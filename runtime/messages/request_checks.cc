@@ -50,6 +50,12 @@ absl::Status CheckWants(absl::Span<const Want> wants, int slots,
       absl::StrCat("tensor ", *twice, " twice in one group"));
 }
 
+absl::Status CheckHeldBytes(int64_t bytes) {
+  if (bytes >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("to hold at most ", bytes, " bytes"));
+}
+
 absl::Status CheckStepBegins(std::optional<int64_t> open) {
   if (!open.has_value()) return absl::OkStatus();
   return absl::FailedPreconditionError(

@@ -22,6 +22,9 @@ absl::Status CheckWants(absl::Span<const Want> wants, int slots,
                         int64_t slot_bytes,
                         absl::FunctionRef<int64_t(TensorId)> size_of);
 
+// InvalidArgument: fewer than no bytes.
+absl::Status CheckHeldBytes(int64_t bytes);
+
 // FailedPrecondition: `open` is the step that is open; none: no step is.
 absl::Status CheckStepBegins(std::optional<int64_t> open);
 // FailedPrecondition: no step is open, or another one than `named`; none

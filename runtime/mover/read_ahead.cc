@@ -76,15 +76,14 @@ void ReadAhead::Propose(const absl::flat_hash_set<TierId>& lacking,
     TierResidency* const residency =
         tensor == nullptr ? nullptr : ResidencyOf(*tensor);
     if (residency != nullptr && lacking.contains(residency->id())) return;
-    if (key.has_value() && IsFar(*key, residency)) {
-      waits_ = true;
-      return;
+    auto outcome = Outcome::kDone;
+    if (!key.has_value() || IsFar(*key, residency)) {
+      outcome = Outcome::kNoRoom;
+    } else if (residency != nullptr) {
+      outcome = TryBegin(*tensor, *residency, errors);
     }
-    const Outcome outcome = residency == nullptr
-                                ? Outcome::kDone
-                                : TryBegin(*tensor, *residency, errors);
     if (outcome == Outcome::kRoomComes) return;
-    waits_ = !key.has_value() || outcome == Outcome::kNoRoom;
+    waits_ = outcome == Outcome::kNoRoom;
     if (!waits_) ++looked_;
   }
 }

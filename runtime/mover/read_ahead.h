@@ -2,11 +2,11 @@
 // has next, and is not in memory, comes there without a pin, so that who pushes
 // it needs no read. It takes room that is free, or that residents leave which
 // are used later than what comes; the pins that queues of bytes have of these
-// are asked for back. What others leave for comes late: an eighth of the memory
-// outside the windows is for motion, and no tensor is used that many bytes or
-// more from now. Room that is free takes what is used within half of that
-// memory; so much is on its way or unused at a time, at most. Groups and
-// windows that lack room come first.
+// are asked for back. An eighth of the memory outside the windows is for
+// motion: others leave only for what is used within so many bytes from now.
+// Room that is free takes what is used within half of that memory; so much is
+// on its way or unused at a time, at most. Groups and windows that lack room
+// come first.
 //
 // It looks further with each use, and never twice at the same one, so that a
 // turn costs no more with many tensors than with few. Mover only.
@@ -57,6 +57,7 @@ class ReadAhead {
                std::vector<QueueError>* errors);
 
  private:
+  // kNoRoom: not before another use, or the end of a pin.
   enum class Outcome : uint8_t { kDone, kNoRoom, kRoomComes };
   // What came ahead to one memory and is not used yet.
   struct Unused {

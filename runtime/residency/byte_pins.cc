@@ -142,16 +142,6 @@ void BytePins::OnInUse(uint64_t token) {
   changed_.insert(found->second.queue);
 }
 
-absl::InlinedVector<uint64_t, 2> BytePins::HeldBy(int64_t queue,
-                                                  const Tensor& tensor) const {
-  absl::InlinedVector<uint64_t, 2> held;
-  for (const uint64_t token : tensors_.at(&tensor).tokens) {
-    const Pin& pin = pins_.at(token);
-    if (pin.queue == queue && !pin.asked) held.push_back(token);
-  }
-  return held;
-}
-
 std::vector<RecalledPin> BytePins::AskBeyond() {
   std::vector<RecalledPin> others = TakeAsked();
   for (const int64_t queue : std::exchange(changed_, {})) {
@@ -161,7 +151,9 @@ std::vector<RecalledPin> BytePins::AskBeyond() {
       return !HasWaiting(tensor);
     };
     for (const Tensor* const each : found->second.TakeBeyond(may_end)) {
-      for (const uint64_t token : HeldBy(queue, *each)) Ask(token);
+      for (const uint64_t token : tensors_.at(each).tokens) {
+        if (pins_.at(token).queue == queue) Ask(token);
+      }
     }
   }
   others.swap(asked_);

@@ -125,9 +125,6 @@ class BytePins {
   void EndComes(const Tensor& tensor, Pins& pins);
   const Sums& At(TierId tier) const;
   int CountAt(const Pins& pins, TierId tier) const;
-  // Tokens of a queue's pins, of those that were not asked for.
-  absl::InlinedVector<uint64_t, 2> HeldBy(int64_t queue,
-                                          const Tensor& tensor) const;
 
   absl::node_hash_map<int64_t, HeldPins> open_;  // by queue
   absl::btree_set<int64_t> changed_;     // queues that may hold too much now

@@ -59,8 +59,6 @@ class OperationPins {
   };
   using Shares = absl::InlinedVector<Share, 2>;
   Shares shares() const;
-  // Returns the first pinned storage, for its window; there must be one.
-  StorageLife& front() const { return *storages_.front(); }
   bool empty() const { return storages_.empty(); }
 
   // Ends a pin. The hook may close, and end, as soon as there is no pin.

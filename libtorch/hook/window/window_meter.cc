@@ -69,8 +69,9 @@ absl::Status WindowMeter::FailedBefore(const WindowTensor& tensor) const {
 void WindowMeter::NoteEvicted(const WindowTensor& tensor, bool is_clean) {
   MutexLock lock(mutex_);
   ++stats_.evictions;
-  if (is_clean) ++stats_.clean_drops;
-  if (!is_clean && IsNumbered(tensor)) {
+  if (is_clean) {
+    ++stats_.clean_drops;
+  } else if (IsNumbered(tensor)) {
     stats_.numbered.evicted_bytes += tensor.size_bytes();
   }
 }

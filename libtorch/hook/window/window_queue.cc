@@ -107,7 +107,6 @@ void WindowQueue::Forget(WindowTensor& tensor) {
 }
 
 void WindowQueue::NoteUse(const WindowTensor& tensor) {
-  // A use names the tensor by its number, if it has one, as its id does.
   const int64_t most_bytes = most_bytes_.load(std::memory_order_relaxed) / 8;
   if (untold_.Add(tensor.id_, tensor.size_bytes(), most_bytes)) TellUses();
 }
