@@ -124,12 +124,6 @@ void ByteWindow::Resize(int64_t window_bytes, int64_t most_bytes) {
   pins_.queue().HoldAtMost(window_bytes);
 }
 
-int64_t ByteWindow::EvictAll() {
-  const std::vector<WindowTensor*> idle = pins_.queue().TakeIdle();
-  for (WindowTensor* const each : idle) pins_.Evict(*each);
-  return static_cast<int64_t>(idle.size());
-}
-
 void ByteWindow::Retry() {
   for (WindowTensor* const each : pins_.TakeFailed()) {
     each->word().End(Residency::kCold);

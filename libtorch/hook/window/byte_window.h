@@ -119,7 +119,7 @@ class ByteWindow {
   // `most_bytes`.
   void Resize(int64_t window_bytes, int64_t most_bytes);
   // Evicts all tensors that are not pinned, and returns how many those were.
-  int64_t EvictAll();
+  int64_t EvictAll() { return pins_.queue().EvictIdle(); }
   // Lets all tensors that failed be fetched again.
   void Retry();
   // Removes a tensor as Remove does, but first brings its bytes, and puts them

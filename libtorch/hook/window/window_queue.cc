@@ -129,15 +129,30 @@ void WindowQueue::BeginStep() {
   queue_->BeginStep(++steps_).IgnoreError();
 }
 
-std::vector<WindowTensor*> WindowQueue::TakeIdle() {
-  std::vector<WindowTensor*> idle;
-  OrderedLock lock(mutex_);
-  // No tensor is forgotten while the mutex is held; once its word is ours, it
-  // cannot be.
-  for (const auto& [token, each] : tensors_) {
-    if (each->word().BeginEvict()) idle.push_back(each);
+int64_t WindowQueue::EvictIdle() {
+  std::vector<uint64_t> tokens;
+  {
+    OrderedLock lock(mutex_);
+    for (const auto& [token, each] : tensors_) tokens.push_back(token);
   }
-  return idle;
+  int64_t count = 0;
+  for (const uint64_t token : tokens) {
+    WindowTensor* idle = nullptr;
+    {
+      // No tensor is forgotten while the mutex is held; once its word is ours,
+      // it cannot be.
+      OrderedLock lock(mutex_);
+      const auto found = tensors_.find(token);
+      if (found == tensors_.end()) continue;
+      WindowTensor& tensor = *found->second;
+      // One whose storage is gone is about to be removed.
+      if (!tensor.gone() && tensor.word().BeginEvict()) idle = &tensor;
+    }
+    if (idle == nullptr) continue;
+    evict_(*idle);
+    ++count;
+  }
+  return count;
 }
 
 int64_t WindowQueue::BytesInUse() const {

@@ -93,9 +93,9 @@ class WindowQueue {
   // Begins a step, which is expected to use what the last one used.
   void BeginStep();
 
-  // Returns all tensors that are here and not in use, with their words in
-  // evicting.
-  std::vector<WindowTensor*> TakeIdle();
+  // Has all tensors leave that are here and not in use; returns how many. Each
+  // is taken by itself, as others may end meanwhile.
+  int64_t EvictIdle();
   // Returns the bytes, headers included, of the tensors that are here and in
   // use.
   int64_t BytesInUse() const;
