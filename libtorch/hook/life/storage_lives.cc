@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "base/io_fault.h"
 #include "base/status_macros.h"
@@ -17,7 +19,10 @@ absl::Status StorageLives::Add(const Storages& storages, bool are_pinned) {
   TERRACE_RETURN_IF_ERROR(Enter(storages));
   std::vector<WindowTensor*> added;
   for (const Storage& storage : storages) added.push_back(storage.get());
-  const absl::Status added_all = window_.Add(added);
+  absl::Status added_all = window_.Add(added);
+  while (absl::IsAlreadyExists(added_all) && AwaitNames(storages)) {
+    added_all = window_.Add(added);
+  }
   if (!added_all.ok()) {
     for (const Storage& storage : storages) End(storage);
     return added_all;
@@ -52,6 +57,28 @@ absl::Status StorageLives::Enter(const Storages& storages) {
     size_bytes_ += storage->size_bytes();
   }
   return absl::OkStatus();
+}
+
+bool StorageLives::AwaitNames(const Storages& storages) {
+  absl::flat_hash_set<absl::string_view> names;
+  for (const Storage& storage : storages) names.insert(storage->name());
+  Storages others;
+  for (Storage& each : All()) {
+    const bool is_other =
+        names.contains(each->name()) && !absl::c_linear_search(storages, each);
+    if (is_other) others.push_back(std::move(each));
+  }
+  // The last reference to a storage may be that of the thread that evicts it.
+  for (const Storage& each : others) {
+    const WithoutPython without;
+    each->word().AwaitEviction();
+  }
+  Sweep();
+  // A storage that leaves has given up its name by now.
+  return !others.empty() && absl::c_all_of(others, [](const Storage& each) {
+    const Life life = each->word().life();
+    return life == Life::kLeaving || life == Life::kGone;
+  });
 }
 
 absl::Status StorageLives::Fill(const Storages& storages, bool are_pinned) {
