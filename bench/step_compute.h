@@ -62,10 +62,6 @@ class RepeatingRuntime final : public Runtime {
       int64_t slot_bytes, int slots, Time deadline) override {
     return inner_.OpenQueue(slot_bytes, slots, deadline);
   }
-  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueueFor(
-      TensorId tensor, Time deadline) override {
-    return inner_.OpenQueueFor(tensor, deadline);
-  }
   absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
                               Time deadline) override {
     return inner_.Acquire(tensor, access, deadline);

@@ -167,18 +167,6 @@ class InProcessRuntime final : public LocalRuntime {
     return Open(message);
   }
 
-  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueueFor(
-      TensorId tensor, Time deadline) override {
-    if (!inbox_->IsOwnProcess()) return inbox_->Closed();
-    OpenRequest message;
-    message.slot_bytes = intake_->SizeOf(tensor);
-    if (message.slot_bytes < 0) return NoTensor(tensor);
-    message.slots = 1;
-    message.deadline = deadline;
-    message.only = tensor;
-    return Open(message);
-  }
-
   absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(
       int64_t window_bytes, absl::string_view tier) override {
     OpenBytesRequest message;

@@ -98,29 +98,15 @@ class Runtime {
   virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline, absl::string_view tier);
 
-  // A queue for groups of this tensor alone, in the first memory. It takes the
-  // room that the tensor lacks then, in one part: none if it is in memory
-  // already. The tensor takes that room over: once it is not pinned any more it
-  // stays, while nothing else needs the room. So tensors of many sizes are had
-  // one by one in no more memory than they take, where Acquire's window is
-  // beside them. Waits for what is on its way out of memory, and for no pin:
-  // one may be the caller's own. ResourceExhausted, at once, where nothing else
-  // could make room. So from the first such queue on the groups of others come
-  // into the windows of theirs, and nowhere else: what they pin takes none of
-  // this room, and what they have used leaves with its slot. Other errors as
-  // OpenQueue's; InvalidArgument: no such tensor. A group ends with Aborted
-  // where the tensor was in memory when the queue was opened and has left it,
-  // and its room has gone to others: close the queue and open another.
-  virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueueFor(
-      TensorId tensor, Time deadline) = 0;
-
   // A queue of bytes (terrace/byte_queue.h) at a memory of that name, as
   // OpenQueue has it. It takes no memory by itself: it is promised
   // `window_bytes` of the budget. ResourceExhausted: with all other windows
   // that is more than the budget. From the first such queue on the groups of
-  // queues with slots come into their own windows, as from the first
-  // OpenQueueFor on. InvalidArgument: no bytes, or no such tier; Unimplemented:
-  // a device, or a runtime of another kind.
+  // queues with slots come into their own windows, so that their pins are not
+  // in the way of tensors of other sizes. What comes ahead for these, in the
+  // order of all customers, comes outside too, where there is much room; they
+  // pin no more than they have slots. InvalidArgument: no bytes, or no such
+  // tier; Unimplemented: a device, or a runtime of another kind.
   virtual absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(
       int64_t window_bytes, absl::string_view tier);
   absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(int64_t window_bytes) {

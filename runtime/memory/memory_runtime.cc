@@ -94,12 +94,6 @@ class SharingRuntime final : public MemoryRuntime {
     if (!line.ok()) return line.status();
     return std::make_unique<MemoryQueue>(store_, *line, clock_);
   }
-  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueueFor(
-      TensorId tensor, Time deadline) override {
-    if (!store_->IsOwnProcess()) return store_->Closed();
-    TERRACE_RETURN_IF_ERROR(store_->CheckTensor(tensor));
-    return OpenQueue(INT64_MAX, 1, deadline);  // it takes no memory
-  }
   absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(
       int64_t window_bytes, absl::string_view tier) override {
     if (!store_->IsOwnProcess()) return store_->Closed();

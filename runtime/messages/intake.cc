@@ -95,15 +95,7 @@ absl::Status Intake::Check(const OpenRequest& request) const {
         absl::StrCat("a window of ", request.slots, " slots of ",
                      request.slot_bytes, " bytes"));
   }
-  if (request.only.value < 0) return absl::OkStatus();
-  const int64_t size_bytes = SizeOf(request.only);
-  if (size_bytes < 0) return NoTensor(request.only);
-  if (request.slots == 1 && request.slot_bytes == size_bytes) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "a window of ", request.slots, " slots of ", request.slot_bytes,
-      " bytes for tensor ", request.only.value, " of ", size_bytes, " bytes"));
+  return absl::OkStatus();
 }
 
 absl::Status Intake::Check(const CloseQueueRequest& request) {

@@ -37,7 +37,6 @@ struct OpenRequest {
   int slots = 0;
   absl::Time deadline;
   std::string tier;  // where its window is, as Runtime::OpenQueue has it
-  TensorId only;     // of a window for one tensor: a slot of its size
 };
 // Of a queue of bytes, which has no slots. Answer: OpenedQueue.
 struct OpenBytesRequest {

@@ -36,7 +36,6 @@ void ByteAdmission::Open(const OpenBytesRequest& request) {
   TierResidency& residency = **named;
   parts_.planner->Merge();
   residency.residents().Rank(*parts_.planner);
-  residency.windows().KeepRoomForOne();
   residency.windows().Promise(request.window_bytes);
   const Customer& customer = parts_.customers->OpenBytes(
       request.window_bytes, residency.id(), request.id.client);

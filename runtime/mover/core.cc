@@ -203,7 +203,6 @@ Core::Core(CoreParts parts)
                   .enabled = parts.prefetch}),
       opener({.ports = &ports,
               .customers = &customers,
-              .table = &table,
               .planner = &planner,
               .working = &working,
               .staging = &others.staging,

@@ -23,12 +23,6 @@ int64_t StagingBytesOf(const std::vector<Customer*>& open) {
   return bytes;
 }
 
-bool IsForOne(const OpenRequest& request) { return request.only.value >= 0; }
-
-absl::Status NoTensor(TensorId tensor) {
-  return absl::InvalidArgumentError(absl::StrCat("no tensor ", tensor.value));
-}
-
 }  // namespace
 
 bool WindowOpener::Add(OpenRequest request) {
@@ -47,13 +41,6 @@ bool WindowOpener::Add(OpenRequest request) {
         Reworded(health, absl::StrCat("a queue at ", request.tier, ": ",
                                       absl::string_view(health.message()))));
     return false;
-  }
-  if (IsForOne(request) && parts_.table->Find(request.only) == nullptr) {
-    parts_.ports->Deliver(request.id, NoTensor(request.only));
-    return false;
-  }
-  if (IsForOne(request)) {
-    (*named)->windows().KeepRoomForOne();
   }
   opening.bytes = WindowBytes(request.slot_bytes, request.slots);
   if (IsDevice(opening.tier)) {
@@ -126,7 +113,6 @@ void WindowOpener::HoldRoom() const {
 
 bool WindowOpener::TryOpen(Opening& opening, bool* hope,
                            std::vector<QueueError>* errors) {
-  if (IsForOne(opening.request)) return TryOpenForOne(opening, hope, errors);
   const int64_t stride = ResidentBytes(opening.request.slot_bytes);
   const int slots = opening.request.slots;
   if (opening.staging_bytes > 0 && opening.staging.empty()) {
@@ -141,53 +127,16 @@ bool WindowOpener::TryOpen(Opening& opening, bool* hope,
     AskForPins(opening);
     return false;
   }
-  Open(opening, std::move(range), slots);
-  return true;
-}
-
-// The tensor may be there already: it stays then, and no room is sought.
-bool WindowOpener::TryOpenForOne(Opening& opening, bool* hope,
-                                 std::vector<QueueError>* errors) {
-  Tensor* const tensor = parts_.table->Find(opening.request.only);
-  if (tensor == nullptr) {  // it went while its room was waited for
-    parts_.ports->Deliver(opening.request.id, NoTensor(opening.request.only));
-    return true;
-  }
-  TierResidency& residency = parts_.working->at(opening.tier);
-  if (tensor->at(opening.tier) != nullptr) {
-    residency.Stay(*tensor);
-    residency.residents().Touch(*tensor);
-    Open(opening, {}, /*slots=*/0);
-    return true;
-  }
-  Reservation range = MakeRoom(opening.tier, opening.bytes, hope, errors);
-  if (range.empty()) {
-    AskForPins(opening);
-    const bool comes =
-        parts_.byte_pins->coming_bytes(opening.tier) > 0 ||
-        MayCome(opening.tier, opening.bytes, RoomAwaits::kNoPins);
-    // Pins that end in this turn are heard of in the next.
-    *hope = comes || !opening.is_last_look;
-    opening.is_last_look = !comes;
-    return false;
-  }
-  Open(opening, std::move(range), /*slots=*/1)->KeepFor(*tensor);
-  return true;
-}
-
-Window* WindowOpener::Open(Opening& opening, Reservation range,
-                           int slots) const {
   Window* const window =
       parts_.working->at(opening.tier)
           .windows()
-          .Open(std::move(range), ResidentBytes(opening.request.slot_bytes),
-                slots, std::move(opening.staging));
+          .Open(std::move(range), stride, slots, std::move(opening.staging));
   const Customer& customer =
       parts_.customers->Open(*window, opening.request.id.client);
   parts_.planner->Open(customer.id);
   parts_.ports->Deliver(opening.request.id,
                         OpenedQueue{customer.id, customer.tier});
-  return window;
+  return true;
 }
 
 // Residents leave until the range is free. Those that leave are waited for
@@ -208,7 +157,7 @@ Reservation WindowOpener::MakeRoom(TierId tier, int64_t bytes, bool* hope,
     residency.EvictForRange(bytes, &leaving);
     parts_.write_back->StartLeaving(&leaving, errors);
     if (FreeBytes(residency.tier()) != free_before) continue;
-    *hope = MayCome(tier, bytes, RoomAwaits::kPins);
+    *hope = MayCome(tier, bytes);
     return range;
   }
 }
@@ -219,8 +168,7 @@ void WindowOpener::AskForPins(const Opening& opening) const {
   ByteRoom(residency, *parts_.byte_pins).AskFor(opening.bytes, opening.number);
 }
 
-bool WindowOpener::MayCome(TierId tier, int64_t bytes,
-                           RoomAwaits awaits) const {
+bool WindowOpener::MayCome(TierId tier, int64_t bytes) const {
   // The staging of a window goes with it.
   bool staging_goes = parts_.staging->closing();
   for (const TierResidency* const device : parts_.working->devices()) {
@@ -229,7 +177,7 @@ bool WindowOpener::MayCome(TierId tier, int64_t bytes,
   staging_goes &= tier == kDramTier;
   return staging_goes ||
          parts_.working->at(tier).RangeMayCome(
-             bytes, awaits, parts_.transfers->late_bytes(tier) > 0);
+             bytes, RoomAwaits::kPins, parts_.transfers->late_bytes(tier) > 0);
 }
 
 void WindowOpener::RefuseOne(const Opening& opening,
@@ -269,8 +217,7 @@ void WindowOpener::RefuseOne(const Opening& opening,
 absl::Time WindowOpener::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const Opening& opening : openings_) {
-    next = std::min(next, opening.is_last_look ? absl::InfinitePast()
-                                               : opening.request.deadline);
+    next = std::min(next, opening.request.deadline);
   }
   return next;
 }

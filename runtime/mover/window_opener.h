@@ -20,7 +20,6 @@
 #include "runtime/residency/queue_error.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
-#include "runtime/tensor/tensor_table.h"
 
 namespace terrace {
 
@@ -28,7 +27,6 @@ namespace terrace {
 struct WindowOpenerParts {
   const Ports* ports = nullptr;
   Customers* customers = nullptr;
-  const TensorTable* table = nullptr;
   TracePlanner* planner = nullptr;
   const WorkingTiers* working = nullptr;
   StagingRoom* staging = nullptr;
@@ -59,7 +57,6 @@ class WindowOpener {
     int64_t bytes = 0;
     int64_t staging_bytes = 0;
     StagingRoom::Lease staging;  // once it has it
-    bool is_last_look = false;   // the next one, if nothing changes
 
     // Of what it waits for.
     TierId wants() const {
@@ -72,15 +69,11 @@ class WindowOpener {
                         int64_t bytes) const;
   // False: it waits; `hope` says whether for anything.
   bool TryOpen(Opening& opening, bool* hope, std::vector<QueueError>* errors);
-  // The same of a window for one tensor.
-  bool TryOpenForOne(Opening& opening, bool* hope,
-                     std::vector<QueueError>* errors);
-  Window* Open(Opening& opening, Reservation range, int slots) const;
   // Empty: `hope` says whether more may come later.
   Reservation MakeRoom(TierId tier, int64_t bytes, bool* hope,
                        std::vector<QueueError>* errors);
   void AskForPins(const Opening& opening) const;
-  bool MayCome(TierId tier, int64_t bytes, RoomAwaits awaits) const;
+  bool MayCome(TierId tier, int64_t bytes) const;
   void HoldRoom() const;
   void RefuseOne(const Opening& opening, const std::string& holders) const;
 

@@ -60,13 +60,8 @@ FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
                                     Tensor& tensor,
                                     std::vector<Tensor*>* leaving) {
   FoundPlace found;
-  found.room = window.GiveRange(tensor);
-  if (!found.room.empty()) {
-    residents_.Add(tensor, found.room.extent());
-    found.space = Space::kFound;
-    return found;
-  }
-  if (windows_.MayBeOutside(window)) {
+  // No pin of a queue with slots is in the way of what queues of bytes want.
+  if (!residents_.is_ranked()) {
     found.room = FindRoom(tensor);
     // The newcomer need not wait for the rest of the room: it may take a slot.
     if (found.room.empty() &&
@@ -75,12 +70,6 @@ FoundPlace TierResidency::FindPlace(int64_t queue, Window& window,
                   kEvictionSample, leaving)) {
       found.room = FindRoom(tensor);
     }
-  }
-  if (found.room.empty() && window.slots() == 0) {
-    found.failure = absl::AbortedError(absl::StrCat(
-        "tensor '", tensor.spec.name,
-        "' has left memory since its queue was opened, and has no room now"));
-    return found;
   }
   if (found.room.empty()) {
     return FindSlot(queue, window, tensor, /*prefetch=*/false);

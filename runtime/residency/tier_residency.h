@@ -68,11 +68,9 @@ class TierResidency final {
  public:
   explicit TierResidency(TierResidencyParts parts);
 
-  // A place for an absent tensor: the range of the window that is for it alone;
-  // outside the windows while there is room, so that it may stay, unless that
-  // is kept for others; else a slot of the queue's window. `leaving`: what must
-  // be written back for it.
-  // Aborted: its window has no room, as it was here when that opened.
+  // A place for an absent tensor: outside the windows while there is room, so
+  // that it may stay, unless queues of bytes work there; else a slot of the
+  // queue's window. `leaving`: what must be written back for it.
   FoundPlace FindPlace(int64_t queue, Window& window, Tensor& tensor,
                        std::vector<Tensor*>* leaving);
   // The same in the window alone. A prefetch takes nothing that is needed no

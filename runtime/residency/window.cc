@@ -14,12 +14,6 @@ Reservation Window::Take(int slot, Tensor& owner, int64_t size_bytes) {
   return {this, {range_.extent().offset + slot * stride_, size_bytes}};
 }
 
-Reservation Window::GiveRange(const Tensor& tensor) {
-  if (only_ != tensor.id || slots_.empty() || slots_.front().taken) return {};
-  slots_.clear();
-  return std::move(range_);
-}
-
 void Window::Disown(const Extent& extent, absl::Status why) {
   Slot& slot = slots_[IndexOf(extent)];
   TERRACE_CHECK(slot.taken);

@@ -16,9 +16,9 @@ namespace terrace {
 
 class Window final : public Reserver {
  public:
-  // Slots of `stride` bytes each, headers included, all of `range`; without any
-  // it is on `tier`, for a tensor that is there. `changed`: where a closed
-  // window says so; it outlives the window. `staging`: of a device's window.
+  // Slots of `stride` bytes each, headers included, all of `range`, on `tier`.
+  // `changed`: where a closed window says so; it outlives the window.
+  // `staging`: of a device's window.
   Window(TierId tier, Reservation range, int64_t stride, int slots,
          std::vector<Window*>* changed, StagingRoom::Lease staging = {})
       : staging_(std::move(staging)),
@@ -41,11 +41,6 @@ class Window final : public Reserver {
   const absl::Status& late(int slot) const { return at(slot).late; }
 
   Reservation Take(int slot, Tensor& owner, int64_t size_bytes);
-  // It is for that tensor alone: its range is room that the tensor lacks.
-  void KeepFor(const Tensor& tensor) { only_ = tensor.id; }
-  // That room, for that tensor: the window has no slots from then on. Empty: it
-  // is for others, or has given it.
-  Reservation GiveRange(const Tensor& tensor);
   // The slot of that range is a late fetch's from here on.
   void Disown(const Extent& extent, absl::Status why);
   void Free(Extent extent) override {
@@ -84,11 +79,10 @@ class Window final : public Reserver {
   }
 
   const StagingRoom::Lease staging_;
-  Reservation range_;
+  const Reservation range_;
   const TierId tier_;
   const int64_t stride_;
   std::vector<Slot> slots_;
-  TensorId only_;
   std::vector<Window*>& changed_;
   bool closing_ = false;
   bool is_beyond_ = false;

@@ -43,19 +43,6 @@ TEST_F(MapRuntimeTest, EveryCallAfterACloseIsCancelledAndItMayBeRepeated) {
   EXPECT_TRUE(absl::IsCancelled(runtime_.OpenQueue(kSize, 1, Time()).status()));
   EXPECT_TRUE(absl::IsCancelled(
       runtime_.Acquire(a, Access::kOverwrite, Time()).status()));
-  EXPECT_TRUE(absl::IsCancelled(runtime_.OpenQueueFor(a, Time()).status()));
-}
-
-TEST_F(MapRuntimeTest, AQueueForATensorIsOfOneThatThereIs) {
-  const TensorId a = Register("a");
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      runtime_.OpenQueueFor(TensorId{9}, Time()).status()));
-  auto queue = runtime_.OpenQueueFor(a, Time());
-  ASSERT_TRUE(queue.ok()) << queue.status();
-  ASSERT_TRUE((*queue)->Push({{a, Access::kOverwrite}}, 0, Time()).ok());
-  const absl::StatusOr<Ready> ready = (*queue)->Next(Time());
-  ASSERT_TRUE(ready.ok() && ready->pins.ok());
-  EXPECT_EQ(ready->pins->front().data().size(), static_cast<size_t>(kSize));
 }
 
 TEST_F(MapRuntimeTest, ACloseThatIsRefusedCancelsWhatIsAskedLater) {

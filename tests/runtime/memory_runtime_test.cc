@@ -269,23 +269,6 @@ TEST_F(MemoryRuntimeTest, AcquireTakesOneTensor) {
   EXPECT_TRUE(runtime_->Acquire(a, Access::kRead, Soon()).ok());
 }
 
-TEST_F(MemoryRuntimeTest, AQueueForATensorIsOfOneThatThereIs) {
-  const TensorId a = Register("a");
-  Fill(a, std::byte{5});
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      runtime_->OpenQueueFor(TensorId{99}, Soon()).status()));
-  {
-    auto queue = runtime_->OpenQueueFor(a, Soon());
-    ASSERT_TRUE(queue.ok()) << queue.status();
-    const Pin pin = Take(**queue, a, Access::kRead);
-    EXPECT_EQ(pin.data().size(), static_cast<size_t>(kSize));
-    EXPECT_EQ(pin.data()[kSize - 1], std::byte{5});
-  }
-  queue_.reset();
-  ASSERT_TRUE(runtime_->Close(Soon()).ok());
-  EXPECT_TRUE(absl::IsCancelled(runtime_->OpenQueueFor(a, Soon()).status()));
-}
-
 TEST_F(MemoryRuntimeTest, AForkedChildHasNothingOfIt) {
   const TensorId a = Register("a");
   Pin pin = Take(*queue_, a, Access::kOverwrite);

@@ -334,14 +334,6 @@ absl::StatusOr<std::unique_ptr<RequestQueue>> MapRuntime::OpenQueue(
   return std::make_unique<MapQueue>(*this, slots, bytes);
 }
 
-absl::StatusOr<std::unique_ptr<RequestQueue>> MapRuntime::OpenQueueFor(
-    TensorId tensor, Time deadline) {
-  if (closed_) return Closed();
-  if (!Knows(tensor)) return absl::InvalidArgumentError("no such tensor");
-  return OpenQueue(tensors_[static_cast<size_t>(tensor.value)].size_bytes, 1,
-                   deadline);
-}
-
 absl::StatusOr<Pin> MapRuntime::Acquire(TensorId tensor, Access access, Time) {
   if (closed_) return Closed();
   if (!Knows(tensor)) return absl::InvalidArgumentError("no such tensor");

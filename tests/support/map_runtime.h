@@ -75,8 +75,6 @@ class MapRuntime final : public Runtime, public TimedRuntime {
   using Runtime::OpenQueue;
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline) override;
-  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueueFor(
-      TensorId tensor, Time deadline) override;
   absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
                               Time deadline) override;
   void Prefetch(absl::Span<const TensorId>) override {}

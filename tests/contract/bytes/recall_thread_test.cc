@@ -167,7 +167,7 @@ TEST_P(RecallThreadContract, AnswersWhereNoThreadWaits) {
 }
 
 // What is idle beyond the window is a resident like any other.
-TEST_P(RecallThreadContract, IdlePinsMakeRoomForAQueueForOneTensor) {
+TEST_P(RecallThreadContract, IdlePinsMakeRoomForAWindow) {
   Make(3);
   auto queue = runtime().OpenBytes(2 * kPlace);
   ASSERT_TRUE(queue.ok()) << queue.status();
@@ -185,7 +185,7 @@ TEST_P(RecallThreadContract, IdlePinsMakeRoomForAQueueForOneTensor) {
     }
   });
   ASSERT_TRUE(thread.ok()) << thread.status();
-  const auto own = runtime().OpenQueueFor(tensors_[3], Soon());
+  const auto own = runtime().OpenQueue(kPage, 1, Soon());
   EXPECT_TRUE(own.ok()) << own.status();
   thread->reset();
   EXPECT_EQ(stats().bytes.recalls, 1);

@@ -152,18 +152,6 @@ TEST_F(IntakeTest, SizesAreLookedAt) {
                 "a window of -1 slots of 5 bytes");
 }
 
-TEST_F(IntakeTest, AWindowForATensorIsOfItsSize) {
-  OpenRequest open{.slot_bytes = 100, .slots = 1, .only = TensorId{0}};
-  EXPECT_TRUE(intake_.Post(open).ok());
-  Posted<OpenRequest>();
-  open.slots = 2;
-  EXPECT_EQ(intake_.Post(open),
-            absl::InvalidArgumentError("a window of 2 slots of 100 bytes for "
-                                       "tensor 0 of 100 bytes"));
-  open.only = TensorId{8};
-  EXPECT_EQ(intake_.Post(open), absl::InvalidArgumentError("no tensor 8"));
-}
-
 TEST_F(IntakeTest, AValueThatItsTypeHasNotIsRefused) {
   PushRequest push = PushOf({0});
   push.wants[0].access = static_cast<Access>(3);

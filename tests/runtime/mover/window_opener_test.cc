@@ -31,18 +31,6 @@ class WindowOpenerTest : public AdmissionTest {
     opener_.Add(std::move(request));
     return asked;
   }
-  std::shared_ptr<Question> OpenFor(
-      TensorId tensor, absl::Time deadline = absl::InfiniteFuture()) {
-    OpenRequest request;
-    request.slot_bytes = kPage;
-    request.slots = 1;
-    request.only = tensor;
-    request.deadline = deadline;
-    auto asked = std::make_shared<Question>(*core_.port);
-    request.id = asked->id();
-    opener_.Add(std::move(request));
-    return asked;
-  }
   void Serve() {
     opener_.Serve(
         core_.machine.clock.Now(), [] { return std::string("2 queues"); },
@@ -59,7 +47,6 @@ class WindowOpenerTest : public AdmissionTest {
 
   WindowOpener opener_{{.ports = &core_.ports,
                         .customers = &core_.customers,
-                        .table = &core_.table,
                         .planner = &core_.planner,
                         .working = &core_.working,
                         .staging = &core_.others.staging,
@@ -169,60 +156,6 @@ TEST_F(WindowOpenerTest, AWriteBackThatFailedIsNamed) {
   Serve();
   EXPECT_THAT(std::string(Get(reply).status().message()),
               HasSubstr("held: 2 queues; not written back: 'dirty': EIO"));
-}
-
-TEST_F(WindowOpenerTest, OneForATensorIsTheRoomThatItLacks) {
-  Tensor& absent = AddResting("absent");
-  const auto reply = OpenFor(absent.id);
-  Serve();
-  const Opened opened = Get(reply);
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  Window& window = *core_.customers.FindOpen(opened->id)->window;
-  EXPECT_EQ(window.slots(), 1);
-  EXPECT_EQ(window.size_bytes(), 2 * kPage);
-  const Reservation room = window.GiveRange(absent);
-  EXPECT_EQ(room.extent().size_bytes, 2 * kPage);
-  EXPECT_EQ(room.from(), &core_.dram);
-  EXPECT_EQ(core_.dram.usage().used_bytes, 2 * kPage);
-}
-
-TEST_F(WindowOpenerTest, OneForATensorThatIsThereNeedsNoRoomAndKeepsIt) {
-  Tensor& absent = AddResting("absent");
-  std::vector<Tensor*> pinned;
-  for (const char* const name : {"a", "b", "c"}) {
-    pinned.push_back(&AddResting(name));
-    core_.Fetch(*pinned.back());
-    pinned.back()->Hold(kDramTier, Access::kRead);
-  }
-  Tensor& leaves = core_.Add("leaves");
-  core_.Write(leaves);
-  const auto waits = OpenFor(absent.id, After(3));
-  Serve();  // for it the last one leaves
-  EXPECT_TRUE(core_.residency.residents().IsLeaving(leaves));
-  core_.machine.clock.JumpTo(After(3));
-  const auto reply = OpenFor(leaves.id, core_.machine.clock.Now());
-  Serve();
-  EXPECT_TRUE(absl::IsResourceExhausted(Get(waits).status()));
-  const Opened opened = Get(reply);
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  const Customer& customer = *core_.customers.FindOpen(opened->id);
-  EXPECT_EQ(customer.window->slots(), 0);
-  EXPECT_EQ(customer.tier, kDramTier);
-  EXPECT_FALSE(core_.residency.residents().IsLeaving(leaves));
-  for (Tensor* const each : pinned) each->Unhold(kDramTier, Access::kRead);
-}
-
-TEST_F(WindowOpenerTest, OneForATensorThatGoesMeanwhileIsRefused) {
-  EXPECT_EQ(Get(OpenFor(TensorId{77})).status(),
-            absl::InvalidArgumentError("no tensor 77"));
-  Tensor& gone = core_.Add("gone");
-  const TensorId id = gone.id;
-  const auto reply = OpenFor(id);
-  core_.table.Retire(gone);
-  Serve();
-  EXPECT_EQ(Get(reply).status(), absl::InvalidArgumentError(
-                                     "no tensor " + std::to_string(id.value)));
-  EXPECT_EQ(core_.dram.usage().used_bytes, 0);
 }
 
 TEST_F(WindowOpenerTest, AllThatWaitAreToldWhyTheyAreRefused) {

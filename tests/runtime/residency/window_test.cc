@@ -52,24 +52,6 @@ TEST_F(WindowTest, ASlotIsItsOwnersUntilItIsGivenBack) {
   EXPECT_THAT(memory_.freed(), ElementsAre());  // it is the window's still
 }
 
-TEST_F(WindowTest, OneForATensorGivesItItsRange) {
-  Window window(kDramTier, memory_.Give(8192, 8192), 8192, 1, &changed_);
-  EXPECT_TRUE(window.GiveRange(a_).empty());  // it is for all
-  window.KeepFor(a_);
-  EXPECT_TRUE(window.GiveRange(b_).empty());
-  {
-    const Reservation taken = window.Take(0, b_, 8192);
-    EXPECT_TRUE(window.GiveRange(a_).empty());  // no more than a slot is
-  }
-  Reservation range = window.GiveRange(a_);
-  EXPECT_EQ(range.extent(), (Extent{8192, 8192}));
-  EXPECT_EQ(range.from(), &memory_);
-  EXPECT_EQ(window.slots(), 0);
-  EXPECT_EQ(window.size_bytes(), 0);
-  EXPECT_TRUE(window.empty());
-  EXPECT_TRUE(window.GiveRange(a_).empty());  // once
-}
-
 TEST_F(WindowTest, ALateFetchsSlotIsNobodysUntilTheDeviceLetsGo) {
   Reservation room = window_.Take(1, a_, 8192);
   window_.Disown(room.extent(), absl::DeadlineExceededError("late"));
