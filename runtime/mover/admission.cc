@@ -40,10 +40,12 @@ void Admission::NoteAccess(const Customer& customer, Group& group) {
   group.io_class = IoClass::kForeseen;
   for (const Want& want : group.wants) {
     const Tensor* const tensor = parts_.table->Find(want.tensor);
-    // No window gives its memory to others.
+    // No window gives its memory to others, and where all customers' tensors
+    // leave in one order none is sure to stay.
+    const ResidentSet& residents =
+        parts_.working->at(customer.tier).residents();
     const bool stays =
-        tensor != nullptr &&
-        parts_.working->at(customer.tier).residents().Has(*tensor);
+        tensor != nullptr && !residents.is_ranked() && residents.Has(*tensor);
     const int64_t bytes =
         tensor == nullptr ? 0 : ResidentBytes(tensor->spec.size_bytes);
     const TensorId key = tensor == nullptr ? want.tensor : KeyOf(*tensor);
@@ -98,6 +100,10 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
   Tensors tensors;
   const Turn turn = Look(customer, group, &tensors, errors);
   if (turn != Turn::kNow) return turn == Turn::kFailed;
+  if (HoldsEnough(customer, group)) {
+    customer.blocked_by_own_pins = true;
+    return false;
+  }
   // All wants can be had as far as pins go; now space.
   absl::Status failure;
   GroupPlaces::Rooms rooms;
@@ -116,12 +122,21 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
   return true;
 }
 
+bool Admission::HoldsEnough(const Customer& customer,
+                            const Group& group) const {
+  if (!parts_.working->at(customer.tier).residents().is_ranked()) return false;
+  const int pins = customer.held_pins + customer.coming_pins;
+  const int wanted = static_cast<int>(group.wants.size());
+  return pins > 0 && pins + wanted > customer.window->slots();
+}
+
 void Admission::Begin(Customer& customer, Group& group,
                       absl::Span<Tensor* const> tensors,
                       GroupPlaces::Rooms* rooms, absl::Time now) {
   group.admitted = now;
   group.held.assign(group.wants.size(), true);
   ++customer.admitted;
+  customer.coming_pins += static_cast<int>(group.wants.size());
   // EraseWaiting takes the wants of the group as it stands there: none.
   auto& [queue, kept] = admitted_[group.id];
   queue = customer.id;
@@ -342,8 +357,9 @@ void Admission::ReleaseHolds(const Customer& customer, Group& group) {
 void Admission::EraseAdmitted(Customer& customer, uint64_t group) {
   const auto found = admitted_.find(group);
   if (!customer.closed) parts_.customers->DropWants(found->second.second);
-  admitted_.erase(found);
   --customer.admitted;
+  customer.coming_pins -= static_cast<int>(found->second.second.wants.size());
+  admitted_.erase(found);
   parts_.customers->NoteIfEnded(customer);
 }
 

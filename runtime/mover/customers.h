@@ -70,6 +70,7 @@ struct Customer {
   std::optional<int64_t> step;                          // that is open
   absl::Status first_error;                             // of the open step
   int held_pins = 0;
+  int coming_pins = 0;  // of its groups that are admitted
   // Since when it has groups that are not ready and no pin; InfiniteFuture: it
   // is not so.
   absl::Time blocked_since = absl::InfiniteFuture();

@@ -48,7 +48,8 @@ void ReadAhead::Unused::Erase(int64_t tensor) {
 }
 
 void ReadAhead::OnUse(const Tensor& tensor) {
-  waits_ = false;
+  largest_bytes_ =
+      std::max(largest_bytes_, ResidentBytes(tensor.spec.size_bytes));
   const TensorId key = KeyOf(tensor);
   if (key.value < 0) newest_[key.value] = tensor.id;
   for (auto& [tier, unused] : unused_) unused.Erase(tensor.id.value);
@@ -58,6 +59,7 @@ void ReadAhead::FollowOrder() {
   const int64_t uses = parts_.planner->uses();
   if (order_ == parts_.planner->order()) {
     looked_ = std::max(int64_t{0}, looked_ - (uses - uses_));
+    if (uses != uses_) waits_ = false;
   } else {
     order_ = parts_.planner->order();
     looked_ = 0;
@@ -104,8 +106,20 @@ Tensor* ReadAhead::Find(TensorId key) const {
 
 TierResidency* ReadAhead::ResidencyOf(const Tensor& tensor) const {
   const Customer* const customer = parts_.customers->FindOpen(tensor.customer);
-  if (customer == nullptr || !customer->bytes.has_value()) return nullptr;
-  return &parts_.working->at(customer->tier);
+  if (customer == nullptr || !IsMemory(customer->tier)) return nullptr;
+  TierResidency& residency = parts_.working->at(customer->tier);
+  const bool may_come = customer->bytes.has_value() || TakesPins(residency);
+  return may_come ? &residency : nullptr;
+}
+
+// The pins take as much as the windows have, and leave one part more than they
+// are.
+bool ReadAhead::TakesPins(const TierResidency& residency) const {
+  const Windows& windows = residency.windows();
+  const int64_t parts = windows.open_slots() + 1;
+  return residency.residents().is_ranked() &&
+         OutsideWindows(residency) - windows.size_bytes() >=
+             parts * largest_bytes_;
 }
 
 ReadAhead::Outcome ReadAhead::TryBegin(Tensor& tensor, TierResidency& residency,
@@ -194,7 +208,9 @@ void ReadAhead::ForgetGone(Unused* unused, TierId tier) const {
   while (!unused->order.empty()) {
     const int64_t first = unused->order.begin()->second.first;
     const Tensor* const tensor = parts_.table->Find({first});
-    if (tensor != nullptr && tensor->at(tier) != nullptr) return;
+    const bool is_ahead = tensor != nullptr && tensor->at(tier) != nullptr &&
+                          parts_.admission->IsAhead(*tensor);
+    if (is_ahead) return;
     unused->Erase(first);
   }
 }

@@ -1,12 +1,17 @@
-// Reads ahead for queues of bytes: what their merged order (trace_planner.h)
-// has next, and is not in memory, comes there without a pin, so that who pushes
-// it needs no read. It takes room that is free, or that residents leave which
-// are used later than what comes; the pins that queues of bytes have of these
-// are asked for back. An eighth of the memory outside the windows is for
-// motion: others leave only for what is used within so many bytes from now.
-// Room that is free takes what is used within half of that memory; so much is
-// on its way or unused at a time, at most. Groups and windows that lack room
-// come first.
+// Reads ahead where queues of bytes work: what the merged order of all
+// customers (trace_planner.h) has next, and is not in memory, comes there
+// without a pin, so that who pushes it needs no read. It takes room that is
+// free, or that residents leave which are used later than what comes; the pins
+// that queues of bytes have of these are asked for back. An eighth of the
+// memory outside the windows is for motion: others leave only for what is used
+// within so many bytes from now. Room that is free takes what is used within
+// half of that memory; so much is on its way or unused at a time, at most.
+// Groups and windows that lack room come first.
+//
+// A queue with slots pins what came for it where it is, and gives it back for
+// nobody. So its tensors come only where as many pins as there are slots,
+// wherever they lie, leave room for the largest tensor that a queue of bytes
+// used. Elsewhere they come into their windows alone.
 //
 // It looks further with each use, and never twice at the same one, so that a
 // turn costs no more with many tensors than with few. Mover only.
@@ -75,25 +80,29 @@ class ReadAhead {
   Tensor* Find(TensorId key) const;
   // `residency`: where it is to come; null: it does not exist.
   bool IsFar(TensorId key, const TierResidency* residency) const;
-  // Where the queue of bytes works that used it last; null: it is gone.
+  // Where the queue works that used it last; null: it is gone, or its tensors
+  // come into its window alone.
   TierResidency* ResidencyOf(const Tensor& tensor) const;
+  // Whether pins of queues with slots may lie outside the windows there.
+  bool TakesPins(const TierResidency& residency) const;
   Outcome TryBegin(Tensor& tensor, TierResidency& residency,
                    std::vector<QueueError>* errors);
   // As much as residents leave that are used later: now, or, where those that
   // nobody has pinned are too few, as pins end.
   Outcome MakeRoom(const Tensor& tensor, TierResidency& residency,
                    std::vector<QueueError>* errors) const;
-  // The first ones that have left unused.
+  // The first ones that have left unused, or are used by now.
   void ForgetGone(Unused* unused, TierId tier) const;
 
   const ReadAheadParts parts_;
   // Of what is made anew in each step.
   absl::flat_hash_map<int64_t, TensorId> newest_;  // by key
   absl::flat_hash_map<TierId, Unused> unused_;
-  uint64_t order_ = 0;  // that is looked at
-  int64_t uses_ = 0;    // of that, so far
-  int64_t looked_ = 0;  // at so many from there on
-  bool waits_ = false;  // for a use, or the end of a pin
+  uint64_t order_ = 0;         // that is looked at
+  int64_t uses_ = 0;           // of that, so far
+  int64_t looked_ = 0;         // at so many from there on
+  bool waits_ = false;         // for a use, or the end of a pin
+  int64_t largest_bytes_ = 0;  // that a queue of bytes used
 };
 
 }  // namespace terrace

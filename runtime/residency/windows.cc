@@ -12,6 +12,7 @@ Window* Windows::Open(Reservation range, int64_t stride, int slots,
                                  &changed_, std::move(staging)))
                              .first->get();
   open_.insert(window);
+  open_slots_ += slots;
   return window;
 }
 
@@ -31,7 +32,7 @@ Reservation Windows::OpenBeyond(Reservation range, Tensor& tensor) {
 
 void Windows::Close(Window& window) {
   window.Close();
-  open_.erase(&window);
+  if (open_.erase(&window) > 0) open_slots_ -= window.slots();
 }
 
 void Windows::OnUsed(const Window* window) {

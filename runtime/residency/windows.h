@@ -34,14 +34,6 @@ class Windows {
   // That room is a late fetch's from here on, if it is a slot.
   void Disown(const Reservation& room, const absl::Status& why);
 
-  // From here on what queues with slots ask for is in their windows alone: no
-  // pin of theirs is in the way of a range for one tensor.
-  void KeepRoomForOne() { keeps_room_for_one_ = true; }
-  // What its queue asks for, so that it may stay when it is not used.
-  bool MayBeOutside(const Window& window) const {
-    return !keeps_room_for_one_ || window.slots() == 0;
-  }
-
   // Nothing new becomes resident while another window waits for room.
   void HoldRoom(bool hold) { holds_room_ = hold; }
   bool holds_room() const { return holds_room_; }
@@ -52,6 +44,7 @@ class Windows {
   std::vector<Extent> ClosingRooms() const;
   int64_t size_bytes() const;
   int64_t open_bytes() const;  // of those not closed, and what is promised
+  int64_t open_slots() const { return open_slots_; }
 
   // To a queue of bytes, which has no range of its own.
   void Promise(int64_t bytes) { promised_bytes_ += bytes; }
@@ -64,9 +57,9 @@ class Windows {
   absl::flat_hash_set<std::unique_ptr<Window>> windows_;
   // Of these, few: those closed may be many, each for one pin.
   absl::flat_hash_set<const Window*> open_;
-  bool keeps_room_for_one_ = false;
   bool holds_room_ = false;
   size_t beyond_ = 0;
+  int64_t open_slots_ = 0;
   int64_t promised_bytes_ = 0;
 };
 
