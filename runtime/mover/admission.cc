@@ -100,10 +100,6 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
   Tensors tensors;
   const Turn turn = Look(customer, group, &tensors, errors);
   if (turn != Turn::kNow) return turn == Turn::kFailed;
-  if (HoldsEnough(customer, group)) {
-    customer.blocked_by_own_pins = true;
-    return false;
-  }
   // All wants can be had as far as pins go; now space.
   absl::Status failure;
   GroupPlaces::Rooms rooms;
@@ -120,14 +116,6 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
   }
   Begin(customer, group, tensors, &rooms, now);
   return true;
-}
-
-bool Admission::HoldsEnough(const Customer& customer,
-                            const Group& group) const {
-  if (!parts_.working->at(customer.tier).residents().is_ranked()) return false;
-  const int pins = customer.held_pins + customer.coming_pins;
-  const int wanted = static_cast<int>(group.wants.size());
-  return pins > 0 && pins + wanted > customer.window->slots();
 }
 
 void Admission::Begin(Customer& customer, Group& group,

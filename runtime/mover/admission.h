@@ -126,9 +126,6 @@ class Admission {
   void NoteAccess(const Customer& customer, Group& group);
   bool TryAdmit(Customer& customer, Group& group, absl::Time now,
                 std::vector<QueueError>* errors);
-  // Whether its queue has pinned as many as its window has slots already, where
-  // queues of bytes work as well: the group would be in their way.
-  bool HoldsEnough(const Customer& customer, const Group& group) const;
   bool CanPin(const Want& want, Tensor& tensor, Customer& customer,
               Group& group);
   Grant MakeGrant(Customer& customer, const Want& want,

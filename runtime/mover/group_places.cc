@@ -8,6 +8,7 @@ Space GroupPlaces::Find(const Customer& customer, Group& group,
                         absl::Span<Tensor* const> tensors, Rooms* rooms,
                         absl::Status* failure,
                         std::vector<QueueError>* errors) const {
+  if (HoldsEnough(customer, group)) return Space::kOwnPins;
   const TierId tier = customer.tier;
   TierResidency& residency = working_.at(tier);
   // From making room for the others: also what they are fetched from, as what
@@ -37,6 +38,14 @@ Space GroupPlaces::Find(const Customer& customer, Group& group,
     if (!room.empty()) residency.GiveBack(*tensors[i], std::move(room));
   }
   return space;
+}
+
+bool GroupPlaces::HoldsEnough(const Customer& customer,
+                              const Group& group) const {
+  if (!working_.at(customer.tier).residents().is_ranked()) return false;
+  const int pins = customer.held_pins + customer.coming_pins;
+  const int wanted = static_cast<int>(group.wants.size());
+  return pins > 0 && pins + wanted > customer.window->slots();
 }
 
 TierId GroupPlaces::DrainTier(const Tensor& tensor) const {

@@ -28,7 +28,9 @@ class GroupPlaces {
 
   // A place for every one of the `tensors` that has none. What was taken is
   // given back when a later one has to wait; the group notes what it waits for.
-  // `failure`: of a slot that could not be made free.
+  // Where queues of bytes work as well, a queue whose pins are as many as its
+  // slots waits for these even if the tensors are there: more would be in the
+  // way of theirs. `failure`: of a slot that could not be made free.
   Space Find(const Customer& customer, Group& group,
              absl::Span<Tensor* const> tensors, Rooms* rooms,
              absl::Status* failure, std::vector<QueueError>* errors) const;
@@ -36,6 +38,7 @@ class GroupPlaces {
   TierId DrainTier(const Tensor& tensor) const;
 
  private:
+  bool HoldsEnough(const Customer& customer, const Group& group) const;
   void NoteDrain(const FoundPlace& found, Group& group) const;
 
   const WorkingTiers& working_;
