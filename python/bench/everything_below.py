@@ -1,0 +1,251 @@
+"""Bytes and time of an iteration with everything below, beside their limits.
+
+    python python/bench/everything_below.py --path /mnt/nvme0 \\
+        [--budgets 10%,25%,50%] [--rounds 9] [--bench TERRACE-BENCH]
+
+The model of offload_step.py; parameters, gradients and state below, in so much
+memory for all of them. For each budget a row per kind of step:
+
+    step()       terrace.offload and terrace.AdamW(overlap=False)
+    late         terrace.offload and terrace.AdamW, whose updates go on after
+                 step()
+    in backward  terrace.AdamW(step_in_backward=1)
+
+and beside each, in turn, `raw`: reads and writes of as many bytes as its
+iteration moves, as in offload_step.py. The limit of a row's time is the larger
+one of torch.optim.AdamW(fused=True) in memory and raw. Iterations follow each
+other five at a time, of which the first two are not measured; bytes are those
+of all.
+
+With --bench the bytes are also told beside those of farthest next use over the
+model's own trace (terrace-bench offline): each operator's parameters, as a
+dispatch mode sees them in memory, gradients from when they are whole until
+their update, and state with its parameter's update. `reserved` of the budget is
+what the optimizer's window has and an eighth of the rest. Counted from the
+third iteration on. Takes 4 GB of memory and 4 GB of disk.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import terrace
+from offload_step import Bytes, Raw, drawn
+
+_PAGE = 4096
+_WARM = 2
+_RUN = 5  # iterations that follow each other
+_MOTION_PARTS = 8
+_KINDS = {'step()': {'overlap': False}, 'late': {},
+          'in backward': {'step_in_backward': 1}}
+
+
+class Training:
+    """Iterations in memory, or with everything below in a folder."""
+
+    def __init__(self, arguments: argparse.Namespace, folder: str | None = None,
+                 budget: str = '', **settings) -> None:
+        self.model = Bytes(arguments.layers, arguments.width)
+        self.offload = None
+        if folder is None:
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4,
+                                               fused=True)
+        else:
+            os.mkdir(folder)
+            self.offload = terrace.offload(self.model, memory_budget=budget,
+                                           nvme_path=folder)
+            self.optimizer = terrace.AdamW(self.model.parameters(), lr=1e-4,
+                                           offload=self.offload, **settings)
+        self._generator = torch.Generator().manual_seed(2)
+
+    def iterate(self) -> float:
+        """Its seconds."""
+        started = time.perf_counter()
+        self.model.loss(drawn(self._generator)).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return time.perf_counter() - started
+
+    def run(self) -> list[float]:
+        """Seconds of iterations of which the first ones are left out."""
+        seconds = [self.iterate() for _ in range(_RUN)]
+        if self.offload is not None:
+            self.optimizer.flush()
+        return seconds[_WARM:]
+
+    def moved(self) -> int:
+        """Bytes until now; no update may go on."""
+        stats = self.offload.stats()
+        return stats['bytes_read'] + stats['bytes_written']
+
+    def close(self) -> None:
+        self.optimizer.close()
+        self.offload.close(restore=False)
+
+
+class Uses(TorchDispatchMode):
+    """The parameters of each operator, and the gradients as they become whole,
+    of one iteration in memory."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.operations: list[list[str]] = []
+        self.sizes: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._hooks = []
+        for name, parameter in model.named_parameters():
+            self._names[parameter.untyped_storage().data_ptr()] = name
+            self.sizes[name] = parameter.untyped_storage().nbytes()
+            whole = [f'gradient {name}']
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(
+                lambda _, whole=whole: self.operations.append(whole)))
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        tensors = [each for each in tree_leaves((args, kwargs))
+                   if isinstance(each, torch.Tensor)]
+        names = {self._names.get(each.untyped_storage().data_ptr())
+                 for each in tensors} - {None}
+        if names:
+            self.operations.append(sorted(names))
+        return function(*args, **(kwargs or {}))
+
+    def __exit__(self, *error):
+        for hook in self._hooks:
+            hook.remove()
+        return super().__exit__(*error)
+
+    def trace(self, kind: str) -> str:
+        """As terrace-bench offline reads it."""
+        lines = []
+        updated: set[str] = set()
+        for operation in self.operations:
+            if not operation[0].startswith('gradient '):
+                for name in operation:
+                    # A late update comes before the next use.
+                    if kind == 'late' and name not in updated:
+                        lines.append(self._update(name, made=False))
+                        updated.add(name)
+                lines.append(' '.join(f'p.{name}:{self._bytes(name)}'
+                                      for name in operation))
+                continue
+            name = operation[0].removeprefix('gradient ')
+            lines.append(self._update(name, made=True) if kind == 'in backward'
+                         else f'g.{name}:{self._bytes(name)}n')
+        if kind == 'step()':
+            lines += [self._update(name, made=False) for name in self.sizes]
+        return '\n'.join(lines) + '\n'
+
+    def _update(self, name: str, made: bool) -> str:
+        size = self._bytes(name)
+        return (f'p.{name}:{size}w g.{name}:{size}{"ne" if made else "e"} '
+                f's.{name}:{self._bytes(name, 2)}w')
+
+    def _bytes(self, name: str, times: int = 1) -> int:
+        """In whole pages, with one for a header."""
+        return (-(-times * self.sizes[name] // _PAGE) + 1) * _PAGE
+
+
+def offline(bench: str, trace: str, budget: int, reserved: int,
+            rounds: int) -> dict[str, int]:
+    """The bytes an iteration, with the budget `less` what is reserved and with
+    the `whole` one."""
+    with tempfile.NamedTemporaryFile('w', suffix='.trace') as file:
+        file.write(trace)
+        file.flush()
+        output = subprocess.run(
+            [bench, 'offline', '--trace', file.name, '--budget', str(budget),
+             '--reserved', str(reserved), '--rounds', str(rounds), '--json'],
+            check=True, capture_output=True, text=True).stdout
+    rows = [json.loads(line) for line in output.splitlines()]
+    return {row['row']: (row['read'] + row['written']) // rounds
+            for row in rows}
+
+
+def measure(arguments: argparse.Namespace, folder: str, memory: Training,
+            uses: Uses, budget: str, kind: str) -> dict:
+    ours = Training(arguments, os.path.join(folder, f'{kind} {budget}'), budget,
+                    **_KINDS[kind])
+    for _ in range(_WARM):
+        ours.iterate()
+    ours.optimizer.flush()
+    before = ours.moved()
+    ours.run()
+    stats = ours.offload.stats()
+    raw = Raw(folder, (ours.moved() - before) // _RUN // 2,
+              stats['budget_bytes'] // 4)
+    seconds: dict[str, list[float]] = {'in memory': [], 'ours': [], 'raw': []}
+    before = ours.moved()
+    for _ in range(arguments.rounds):
+        seconds['in memory'] += memory.run()
+        seconds['ours'] += ours.run()
+        started = time.perf_counter()
+        raw.move()
+        seconds['raw'].append(time.perf_counter() - started)
+    bytes_moved = (ours.moved() - before) // (arguments.rounds * _RUN)
+    window = stats['joined_bytes']
+    stats = ours.offload.stats()
+    ours.close()
+    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    limit = max(medians['in memory'], medians['raw'])
+    row = {'kind': kind, 'budget': budget,
+           'budget_bytes': stats['budget_bytes'], 'window_bytes': window,
+           'bytes': bytes_moved, **medians,
+           'spread': {name: (min(each), max(each))
+                      for name, each in seconds.items()},
+           'over_budget_bytes': stats['over_budget_bytes'],
+           'to_limit': medians['ours'] / limit}
+    if arguments.bench:
+        reserved = window + (stats['budget_bytes'] - window) // _MOTION_PARTS
+        least = offline(arguments.bench, uses.trace(kind),
+                        stats['budget_bytes'], reserved,
+                        arguments.rounds * _RUN)
+        row.update(reserved=reserved, bytes_less=least['less'],
+                   bytes_whole=least['whole'],
+                   to_less=bytes_moved / least['less'],
+                   to_whole=bytes_moved / least['whole'])
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--path', required=True)
+    parser.add_argument('--layers', type=int, default=13)
+    parser.add_argument('--width', type=int, default=896)
+    parser.add_argument('--budgets', default='10%,25%,50%')
+    parser.add_argument('--kinds', default=','.join(_KINDS))
+    parser.add_argument('--rounds', type=int, default=9)
+    parser.add_argument('--bench', help='terrace-bench, for the least bytes')
+    arguments = parser.parse_args()
+    memory = Training(arguments)
+    memory.iterate()
+    uses = Uses(memory.model)
+    with uses:
+        memory.model.loss(drawn(torch.Generator())).backward()
+    memory.optimizer.zero_grad()
+    for budget in arguments.budgets.split(','):
+        for kind in arguments.kinds.split(','):
+            with tempfile.TemporaryDirectory(dir=arguments.path) as folder:
+                row = measure(arguments, folder, memory, uses, budget, kind)
+            text = (f'{kind:12} in {budget:>4} '
+                    f'({row["budget_bytes"] / 1e6:,.0f} MB): '
+                    f'{1e3 * row["ours"]:6.0f} ms, in memory '
+                    f'{1e3 * row["in memory"]:5.0f}, raw '
+                    f'{1e3 * row["raw"]:5.0f}: {row["to_limit"]:.2f} of the '
+                    f'limit; {row["bytes"] / 1e6:,.0f} MB')
+            if arguments.bench:
+                text += (f', {row["to_less"]:.3f} of farthest next use '
+                         f'({row["to_whole"]:.3f} with the whole budget)')
+            print(text, flush=True)
+            print(json.dumps(row), flush=True)
+
+
+if __name__ == '__main__':
+    main()
