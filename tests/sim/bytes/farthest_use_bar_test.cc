@@ -1,6 +1,7 @@
 // What customers of queues of bytes, and of one with slots beside them, read
 // and write, beside what farthest next use does over the same uses
 // (bench/offline/farthest_use.h).
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -188,17 +189,18 @@ class State {
     }
   }
 
-  template <typename Update>
-  void Step(int64_t step, const Update& update) {
+  void Begin(int64_t step) {
     ASSERT_TRUE(queue_->BeginStep(step).ok());
-    const int chunks = static_cast<int>(chunks_.size());
-    for (int i = 0; i < chunks; ++i) Push(i, Access::kUpdate);
-    for (int i = 0; i < chunks; ++i) {
-      Pin pin = Take();
-      update(i);
-      pin.Release();
+    pushed_ = 0;
+  }
+  void Commit(int64_t step) { ASSERT_TRUE(queue_->CommitStep({step}).ok()); }
+  // The next chunk of `order`, pinned; as many as there are slots are asked for
+  // at a time.
+  Pin Next(const std::vector<int>& order, size_t number) {
+    for (; pushed_ < std::min(order.size(), number + kSlots); ++pushed_) {
+      Push(order[pushed_], Access::kUpdate);
     }
-    ASSERT_TRUE(queue_->CommitStep({step}).ok());
+    return Take();
   }
 
  private:
@@ -214,64 +216,115 @@ class State {
 
   std::unique_ptr<RequestQueue> queue_;
   std::vector<TensorId> chunks_;
+  size_t pushed_ = 0;
 };
 
 // Forward and backward over layers whose parameters and state are both below,
-// and a step that updates them: the bytes read and written.
-TEST(FarthestUseBar, StateBelowMovesNoMoreBesideParameters) {
-  constexpr int kLayers = 40;
-  constexpr int kTrainingSteps = 12;
-  constexpr int64_t kParameter = 12 << 10;
-  constexpr int64_t kChunk = 28 << 10;
-  const std::vector<int64_t> sizes(kLayers, kParameter);
-  std::vector<std::vector<int>> passes;
-  for (int i = 0; i < kLayers; ++i) passes.push_back({i});
-  for (int i = kLayers; i-- > 0;) passes.push_back({i});
-  std::vector<Operation> trace;
-  const auto use = [](int layer, bool writes) {
-    return OperandUse{.tensor = absl::StrCat("p", layer),
-                      .bytes = ResidentBytes(kParameter),
-                      .writes = writes};
-  };
-  for (const std::vector<int>& each : passes) {
-    trace.push_back({use(each.front(), /*writes=*/false)});
+// and their updates, after backward or in it: the bytes read and written.
+class Training {
+ public:
+  static constexpr int kLayers = 40;
+  static constexpr int64_t kParameter = 12 << 10;
+  static constexpr int64_t kChunk = 28 << 10;
+  static int64_t AllBytes() {
+    return kLayers * (ResidentBytes(kParameter) + ResidentBytes(kChunk));
   }
-  for (int i = 0; i < kLayers; ++i) {
-    trace.push_back({use(i, /*writes=*/true),
-                     {.tensor = absl::StrCat("s", i),
-                      .bytes = ResidentBytes(kChunk),
-                      .writes = true}});
-  }
-  const int64_t all =
-      kLayers * (ResidentBytes(kParameter) + ResidentBytes(kChunk));
-  const int64_t window = State::kSlots * ResidentBytes(kChunk);
-  for (const int64_t budget : {all / 4, all / 2}) {
-    Reader reader(budget, sizes, /*window_bytes=*/4096);
-    State state(reader.world(), kLayers, kChunk);
-    const auto moved = [&] {
-      const Stats stats = reader.world().runtime().GetStats();
-      return stats.bytes_read() + stats.bytes_written();
-    };
-    int64_t before = 0;
-    for (int step = 1; step <= kTrainingSteps; ++step) {
-      if (step == kWarm + 1) before = moved();
-      reader.Begin(step);
-      for (const std::vector<int>& each : passes) {
-        reader.Have(each, Access::kRead);
-      }
-      state.Step(step, [&](int layer) { reader.Change(layer); });
-      reader.Commit(step);
+
+  Training(int64_t budget_bytes, bool in_backward)
+      : budget_bytes_(budget_bytes),
+        in_backward_(in_backward),
+        reader_(budget_bytes, std::vector<int64_t>(kLayers, kParameter),
+                /*window_bytes=*/4096),
+        state_(reader_.world(), kLayers, kChunk) {
+    for (int i = 0; i < kLayers; ++i) {
+      order_.push_back(in_backward ? kLayers - 1 - i : i);
     }
-    const auto ratio = [&](int64_t bytes) {
-      const auto traffic = FarthestNextUse(trace, bytes, kTrainingSteps, kWarm);
-      return static_cast<double>(moved() - before) /
-             static_cast<double>(traffic.bytes_read + traffic.bytes_written);
-    };
-    const int64_t outside = budget - window;
-    const double without = ratio(outside - ForMotion(outside));
-    std::printf("%.3f; %.3f with the whole budget\n", without, ratio(budget));
-    EXPECT_LE(without, 1.03) << budget;
-    EXPECT_EQ(reader.world().runtime().GetStats().bytes.groups_beyond, 0);
+  }
+
+  void Step(int64_t step) {
+    reader_.Begin(step);
+    for (int i = 0; i < kLayers; ++i) reader_.Have({i}, Access::kRead);
+    state_.Begin(step);
+    for (int i = 0; i < kLayers; ++i) {
+      reader_.Have({kLayers - 1 - i}, Access::kRead);
+      if (in_backward_) Update(static_cast<size_t>(i));
+    }
+    for (size_t i = 0; i < order_.size() && !in_backward_; ++i) Update(i);
+    state_.Commit(step);
+    reader_.Commit(step);
+  }
+  int64_t moved() {
+    const Stats stats = reader_.world().runtime().GetStats();
+    EXPECT_EQ(stats.bytes.groups_beyond, 0);
+    return stats.bytes_read() + stats.bytes_written();
+  }
+
+  std::vector<Operation> Trace() const {
+    std::vector<Operation> trace;
+    for (int i = 0; i < kLayers; ++i) trace.push_back({Use(i)});
+    for (int i = kLayers; i-- > 0;) {
+      trace.push_back({Use(i)});
+      if (in_backward_) trace.push_back(Changed(i));
+    }
+    for (int i = 0; i < kLayers && !in_backward_; ++i) {
+      trace.push_back(Changed(i));
+    }
+    return trace;
+  }
+  // What is not for motion.
+  int64_t kept_bytes() const {
+    const int64_t outside =
+        budget_bytes_ - State::kSlots * ResidentBytes(kChunk);
+    return outside - ForMotion(outside);
+  }
+
+ private:
+  static OperandUse Use(int layer) {
+    return {.tensor = absl::StrCat("p", layer),
+            .bytes = ResidentBytes(kParameter)};
+  }
+  static Operation Changed(int layer) {
+    OperandUse parameter = Use(layer);
+    parameter.writes = true;
+    return {parameter,
+            {.tensor = absl::StrCat("s", layer),
+             .bytes = ResidentBytes(kChunk),
+             .writes = true}};
+  }
+  void Update(size_t number) {
+    const Pin pin = state_.Next(order_, number);
+    reader_.Change(order_[number]);
+  }
+
+  const int64_t budget_bytes_;
+  const bool in_backward_;
+  Reader reader_;
+  State state_;
+  std::vector<int> order_;  // of updates
+};
+
+TEST(FarthestUseBar, StateBelowMovesNoMoreBesideParameters) {
+  constexpr int kTrainingSteps = 12;
+  for (const bool in_backward : {false, true}) {
+    for (const int64_t budget :
+         {Training::AllBytes() / 4, Training::AllBytes() / 2}) {
+      Training training(budget, in_backward);
+      int64_t before = 0;
+      for (int step = 1; step <= kTrainingSteps; ++step) {
+        if (step == kWarm + 1) before = training.moved();
+        training.Step(step);
+      }
+      const auto moved = static_cast<double>(training.moved() - before);
+      const auto ratio = [&](int64_t bytes) {
+        const auto least =
+            FarthestNextUse(training.Trace(), bytes, kTrainingSteps, kWarm);
+        return moved /
+               static_cast<double>(least.bytes_read + least.bytes_written);
+      };
+      const double without = ratio(training.kept_bytes());
+      std::printf("%.3f; %.3f with the whole budget\n", without, ratio(budget));
+      EXPECT_LE(without, 1.03) << budget << (in_backward ? " in backward" : "");
+    }
   }
 }
 
