@@ -20,9 +20,8 @@ of all.
 With --bench the bytes are also told beside those of farthest next use over the
 model's own trace (terrace-bench offline): each operator's parameters, as a
 dispatch mode sees them in memory, gradients from when they are whole until
-their update, and state with its parameter's update. `reserved` of the budget is
-what the optimizer's window has and an eighth of the rest. Counted from the
-third iteration on. Takes 4 GB of memory and 4 GB of disk.
+their update, and state with its parameter's update. An eighth of the budget is
+`reserved` for motion. Counted from the third iteration on. Takes 4 GB of memory and 4 GB of disk.
 """
 
 import argparse
@@ -190,20 +189,19 @@ def measure(arguments: argparse.Namespace, folder: str, memory: Training,
         raw.move()
         seconds['raw'].append(time.perf_counter() - started)
     bytes_moved = (ours.moved() - before) // (arguments.rounds * _RUN)
-    window = stats['joined_bytes']
     stats = ours.offload.stats()
     ours.close()
     medians = {name: statistics.median(each) for name, each in seconds.items()}
     limit = max(medians['in memory'], medians['raw'])
     row = {'kind': kind, 'budget': budget,
-           'budget_bytes': stats['budget_bytes'], 'window_bytes': window,
-           'bytes': bytes_moved, **medians,
+           'budget_bytes': stats['budget_bytes'], 'bytes': bytes_moved,
+           **medians,
            'spread': {name: (min(each), max(each))
                       for name, each in seconds.items()},
            'over_budget_bytes': stats['over_budget_bytes'],
            'to_limit': medians['ours'] / limit}
     if arguments.bench:
-        reserved = window + (stats['budget_bytes'] - window) // _MOTION_PARTS
+        reserved = stats['budget_bytes'] // _MOTION_PARTS
         least = offline(arguments.bench, uses.trace(kind),
                         stats['budget_bytes'], reserved,
                         arguments.rounds * _RUN)

@@ -82,13 +82,6 @@ absl::StatusOr<TensorId> MemoryStore::Register(const TensorSpec& spec) {
                    " bytes of memory the largest free part has ", largest));
 }
 
-absl::Status MemoryStore::CheckTensor(TensorId tensor) const {
-  MutexLock lock(mutex_);
-  if (closed_) return Closed();
-  if (tensors_.contains(tensor.value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("no tensor ", tensor.value));
-}
-
 absl::Status MemoryStore::Unregister(TensorId tensor) {
   MutexLock lock(mutex_);
   if (closed_) return Closed();

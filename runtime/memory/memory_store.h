@@ -44,7 +44,6 @@ class MemoryStore final : public PinOwner,
   void ReleaseUnused();
   absl::StatusOr<TensorId> Register(const TensorSpec& spec);
   absl::Status Unregister(TensorId tensor);
-  absl::Status CheckTensor(TensorId tensor) const;  // InvalidArgument: none
   Stats GetStats() const;
   absl::Status Close();
 

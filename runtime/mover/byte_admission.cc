@@ -74,7 +74,6 @@ void ByteAdmission::Touch(const TouchRequest& request) {
 void ByteAdmission::OnEnded(uint64_t token, Tensor& tensor, TierId tier) {
   if (!parts_.pins->OnEnded(token)) return;
   parts_.working->at(tier).residents().PutBack(tensor);
-  parts_.read_ahead->OnPinEnded();
 }
 
 void ByteAdmission::Serve(absl::Time now,

@@ -45,7 +45,7 @@ bool GroupPlaces::HoldsEnough(const Customer& customer,
   if (!working_.at(customer.tier).residents().is_ranked()) return false;
   const int pins = customer.held_pins + customer.coming_pins;
   const int wanted = static_cast<int>(group.wants.size());
-  return pins > 0 && pins + wanted > customer.window->slots();
+  return pins + wanted > customer.window->slots();
 }
 
 TierId GroupPlaces::DrainTier(const Tensor& tensor) const {

@@ -28,9 +28,9 @@ class GroupPlaces {
 
   // A place for every one of the `tensors` that has none. What was taken is
   // given back when a later one has to wait; the group notes what it waits for.
-  // Where queues of bytes work as well, a queue whose pins are as many as its
-  // slots waits for these even if the tensors are there: more would be in the
-  // way of theirs. `failure`: of a slot that could not be made free.
+  // Where queues of bytes work as well, a queue has no more pins than slots: a
+  // group that would be too much waits for pins of the queue even if its
+  // tensors are there. `failure`: of a slot that could not be made free.
   Space Find(const Customer& customer, Group& group,
              absl::Span<Tensor* const> tensors, Rooms* rooms,
              absl::Status* failure, std::vector<QueueError>* errors) const;

@@ -133,6 +133,7 @@ void Mover::EndPin(const EndPinRequest& request) {
   core_.byte_admission.OnEnded(request.token, tensor, ended->tier);
   TierResidency& residency = core_.working.at(ended->tier);
   core_.working.OnUsed(tensor);
+  if (residency.WindowOf(tensor) == nullptr) core_.read_ahead.OnPinEnded();
   if (ended->published) core_.working.DropBeside(tensor, ended->tier);
   if (ended->dirty && residency.WindowOf(tensor) != nullptr) {
     core_.write_back.OnDirty(tensor);

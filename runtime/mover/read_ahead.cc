@@ -48,6 +48,7 @@ void ReadAhead::Unused::Erase(int64_t tensor) {
 }
 
 void ReadAhead::OnUse(const Tensor& tensor) {
+  waits_ = false;
   largest_bytes_ =
       std::max(largest_bytes_, ResidentBytes(tensor.spec.size_bytes));
   const TensorId key = KeyOf(tensor);
@@ -112,11 +113,12 @@ TierResidency* ReadAhead::ResidencyOf(const Tensor& tensor) const {
   return may_come ? &residency : nullptr;
 }
 
-// The pins take as much as the windows have, and leave one part more than they
-// are.
+// As many pins as there are slots take no more than the windows have. They and
+// the windows leave at most so many parts between them, one of which is as
+// large as the largest tensor then.
 bool ReadAhead::TakesPins(const TierResidency& residency) const {
   const Windows& windows = residency.windows();
-  const int64_t parts = windows.open_slots() + 1;
+  const int64_t parts = windows.open_slots() + windows.open_count() + 1;
   return residency.residents().is_ranked() &&
          OutsideWindows(residency) - windows.size_bytes() >=
              parts * largest_bytes_;

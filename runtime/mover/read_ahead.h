@@ -55,7 +55,8 @@ class ReadAhead {
 
   // A queue of bytes uses it.
   void OnUse(const Tensor& tensor);
-  // One of its pins has ended: there may be room that was not there before.
+  // A pin outside the windows has ended: there may be room that was not there
+  // before.
   void OnPinEnded() { waits_ = false; }
   // Begins what can be begun now, but not at memories where groups lack room.
   void Propose(const absl::flat_hash_set<TierId>& lacking,

@@ -45,6 +45,7 @@ class Windows {
   int64_t size_bytes() const;
   int64_t open_bytes() const;  // of those not closed, and what is promised
   int64_t open_slots() const { return open_slots_; }
+  int64_t open_count() const { return static_cast<int64_t>(open_.size()); }
 
   // To a queue of bytes, which has no range of its own.
   void Promise(int64_t bytes) { promised_bytes_ += bytes; }

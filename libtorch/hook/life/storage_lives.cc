@@ -20,7 +20,12 @@ absl::Status StorageLives::Add(const Storages& storages, bool are_pinned) {
   std::vector<WindowTensor*> added;
   for (const Storage& storage : storages) added.push_back(storage.get());
   absl::Status added_all = window_.Add(added);
-  while (absl::IsAlreadyExists(added_all) && AwaitNames(storages)) {
+  bool may_be_free = true;
+  while (absl::IsAlreadyExists(added_all) && may_be_free) {
+    const Storages others = NamedAs(storages);
+    // One that had the name may have gone meanwhile: it is tried once more.
+    may_be_free = !others.empty();
+    if (may_be_free && !AwaitEnds(others)) break;
     added_all = window_.Add(added);
   }
   if (!added_all.ok()) {
@@ -59,25 +64,30 @@ absl::Status StorageLives::Enter(const Storages& storages) {
   return absl::OkStatus();
 }
 
-bool StorageLives::AwaitNames(const Storages& storages) {
+StorageLives::Storages StorageLives::NamedAs(const Storages& storages) const {
   absl::flat_hash_set<absl::string_view> names;
   for (const Storage& storage : storages) names.insert(storage->name());
   Storages others;
-  for (Storage& each : All()) {
+  OrderedLock lock(mutex_);
+  for (const auto& [address, each] : members_) {
     const bool is_other =
         names.contains(each->name()) && !absl::c_linear_search(storages, each);
-    if (is_other) others.push_back(std::move(each));
+    if (is_other) others.push_back(each);
   }
-  // The last reference to a storage may be that of the thread that evicts it.
-  for (const Storage& each : others) {
+  return others;
+}
+
+bool StorageLives::AwaitEnds(const Storages& storages) {
+  // The last reference to a storage may be that of the thread that evicts it,
+  // and one that is removed is owned as if it was evicted.
+  for (const Storage& each : storages) {
     const WithoutPython without;
     each->word().AwaitEviction();
   }
   Sweep();
-  // A storage that leaves has given up its name by now.
-  return !others.empty() && absl::c_all_of(others, [](const Storage& each) {
+  return absl::c_all_of(storages, [](const Storage& each) {
     const Life life = each->word().life();
-    return life == Life::kLeaving || life == Life::kGone;
+    return each->gone() && (life == Life::kLeaving || life == Life::kGone);
   });
 }
 

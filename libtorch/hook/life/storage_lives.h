@@ -92,10 +92,12 @@ class StorageLives {
  private:
   // Fails with the FailedPrecondition and the Aborted of Add.
   absl::Status Enter(const Storages& storages) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits for storages that have died, have the name of one of `storages` and
-  // are being moved: their names are free then. Returns false where such a name
-  // is not to become free.
-  bool AwaitNames(const Storages& storages) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the other storages that have the name of one of `storages`.
+  Storages NamedAs(const Storages& storages) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until no thread evicts or removes the storages. Returns true when all
+  // of them have died and go, so that their names are free, or will be once the
+  // thread that removes them has done so.
+  bool AwaitEnds(const Storages& storages) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Fill(const Storages& storages, bool are_pinned);
   // Takes the storages of a failed Add back. Returns the names of those that
   // are managed already and cannot be brought back.

@@ -89,7 +89,29 @@ TEST_P(BesideSlotsContract, WhatCameAheadIsPinnedNoMoreThanThereAreSlots) {
   }
   pins.clear();
   EXPECT_TRUE(slots_->CommitStep({2}).ok());
-  EXPECT_LE(stats().host.peak_bytes, 10 * kPlace);
+  EXPECT_EQ(stats().bytes.groups_beyond, 0);
+}
+
+// Pins of two slots and the window could leave no part for another one of its
+// size.
+TEST_P(BesideSlotsContract, NothingComesAheadBesideALargeTensor) {
+  constexpr int kTensors = 8;
+  Begin(/*places=*/10, /*slots=*/2);
+  const Pin large = Have(world().Register("large", 7 * kPage),
+                         Access::kOverwrite);  // four places
+  const std::vector<TensorId> tensors = world().RegisterMany(kTensors, kPage);
+  for (int step = 1; step <= 3; ++step) {
+    ASSERT_TRUE(slots_->BeginStep(step).ok());
+    for (const TensorId each : tensors) {
+      ASSERT_TRUE(PushSlot(each, Access::kOverwrite).ok());
+      auto pin = Next();
+      ASSERT_TRUE(pin.ok()) << pin.status();
+      WritePattern(pin->data(), 1);
+      pin->Release();
+    }
+    ASSERT_TRUE(slots_->CommitStep({step}).ok());
+    EXPECT_EQ(stats().host.used_bytes, 6 * kPlace);
+  }
 }
 
 }  // namespace

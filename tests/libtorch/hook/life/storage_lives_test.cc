@@ -1,5 +1,6 @@
 #include "libtorch/hook/life/storage_lives.h"
 
+#include <chrono>
 #include <future>
 #include <memory>
 #include <string>
@@ -198,6 +199,31 @@ TEST_F(StorageLivesTest, WhatDiesOfItsEvictionGoesWithTheNextSweep) {
   EXPECT_EQ(lives().count(), 0);
   EXPECT_FALSE(IsFound(a));
   Added("a", 3);  // its name is free
+}
+
+// Its last reference is that of the thread that evicts it.
+TEST_F(StorageLivesTest, ANameIsFreeOnceTheEvictionOfWhatDiedHasEnded) {
+  const Storage a = Added("a", 1);
+  ASSERT_TRUE(a->word().BeginEvict());
+  a->MarkGone();
+  lives().NoteDied(a);
+  auto added = std::async(std::launch::async, [this] { Added("a", 2); });
+  EXPECT_EQ(added.wait_for(std::chrono::milliseconds(20)),
+            std::future_status::timeout);
+  a->word().End(Residency::kResident);
+  added.get();
+  EXPECT_EQ(lives().count(), 1);
+}
+
+TEST_F(StorageLivesTest, ANameOfOneThatLivesIsRefusedOnceItIsThere) {
+  const Storage a = Added("a", 1);
+  EXPECT_TRUE(absl::IsAlreadyExists(lives().Add({Make("a", 2)})));
+  ASSERT_TRUE(a->word().BeginEvict());
+  auto added = std::async(std::launch::async,
+                          [this] { return lives().Add({Make("a", 2)}); });
+  a->word().End(Residency::kResident);
+  EXPECT_TRUE(absl::IsAlreadyExists(added.get()));
+  EXPECT_TRUE(Holds(a, 1));
 }
 
 TEST_F(StorageLivesTest, ACloseWithoutRestoringRefusesAll) {
