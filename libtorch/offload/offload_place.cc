@@ -12,12 +12,20 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kUnlimitedPlan = INT64_MAX / 4;
-// An optimizer that adds nothing to the budget gets no larger window: the
-// window takes room of parameters, which are used three times as often.
+// No optimizer gets a larger window: the window takes room of parameters, which
+// are used three times as often, and of state that could stay.
 constexpr int64_t kMostWindowBytes = int64_t{128} << 20;
 // An optimizer that adds a share of its bytes gets no smaller window, unless
 // the state's part of that share is smaller.
 constexpr int64_t kLeastShareWindowBytes = int64_t{32} << 20;
+
+// Returns the window of an optimizer whose state has a part of so many bytes in
+// memory. Of a large part an eighth is for motion: the rest of the state is
+// beside the window, in the order in which all customers' tensors leave.
+int64_t SharesWindow(int64_t state_part) {
+  if (state_part <= kMostWindowBytes) return state_part;
+  return std::clamp(state_part / 8, kLeastShareWindowBytes, kMostWindowBytes);
+}
 
 int64_t GradientBytes(const ParameterSpec& spec) {
   const int64_t size = spec.dtype == DType::kFloat32 ? 4 : 2;
@@ -145,10 +153,8 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
 int64_t OffloadPlace::ChooseWindow(absl::Span<const ParameterSpec> specs,
                                    int64_t added_bytes, int64_t least_bytes,
                                    OptimizerOptions& options) const {
-  // The window is the state's part of what the optimizer adds: state stays
-  // nowhere else in memory.
   const int64_t wanted =
-      added_bytes > 0 ? StatePart(added_bytes, specs)
+      added_bytes > 0 ? SharesWindow(StatePart(added_bytes, specs))
                       : std::min(plan().budget_bytes / 8, kMostWindowBytes);
   const int64_t total = std::max(runtime().GetStats().host.budget_bytes,
                                  plan().budget_bytes + joined_bytes_);
