@@ -1,4 +1,5 @@
 // Queues with slots where queues of bytes work as well.
+#include <cerrno>
 #include <memory>
 #include <string>
 #include <utility>
@@ -90,6 +91,27 @@ TEST_P(BesideSlotsContract, WhatCameAheadIsPinnedNoMoreThanThereAreSlots) {
   pins.clear();
   EXPECT_TRUE(slots_->CommitStep({2}).ok());
   EXPECT_EQ(stats().bytes.groups_beyond, 0);
+}
+
+TEST_P(BesideSlotsContract, FetchesThatFailLeaveAllSlots) {
+  Begin(/*places=*/4, /*slots=*/2);
+  const std::vector<TensorId> tensors = world().RegisterMany(6, kPage);
+  for (const TensorId each : tensors) world().Fill(*slots_, each, 7);
+  world().faults().FailAll({.kind = FaultKind::kError, .error = EIO},
+                           CallFilter::kReads);
+  for (const size_t i : {0, 1}) {
+    ASSERT_TRUE(PushSlot(tensors[i], Access::kRead).ok());
+    EXPECT_FALSE(Next().ok());
+  }
+  world().faults().Clear();
+  std::vector<Pin> pins;
+  for (const size_t i : {2, 3}) {
+    ASSERT_TRUE(PushSlot(tensors[i], Access::kRead).ok());
+    auto pin = Next();
+    ASSERT_TRUE(pin.ok()) << pin.status();
+    EXPECT_TRUE(HasPattern(pin->data(), 7));
+    pins.push_back(*std::move(pin));
+  }
 }
 
 // Pins of two slots and the window could leave no part for another one of its
