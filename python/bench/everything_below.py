@@ -13,15 +13,15 @@ memory for all of them. For each budget a row per kind of step:
 
 and beside each, in turn, `raw`: reads and writes of as many bytes as its
 iteration moves, as in offload_step.py. The limit of a row's time is the larger
-one of torch.optim.AdamW(fused=True) in memory and raw. Iterations follow each
-other five at a time, of which the first two are not measured; bytes are those
-of all.
+one of torch.optim.AdamW(fused=True) in memory and raw. A row is a run
+of iterations as in late_step.py; bytes are those of all.
 
 With --bench the bytes are also told beside those of farthest next use over the
 model's own trace (terrace-bench offline): each operator's parameters, as a
 dispatch mode sees them in memory, gradients from when they are whole until
 their update, and state with its parameter's update. An eighth of the budget is
-`reserved` for motion. Counted from the third iteration on. Takes 4 GB of memory and 4 GB of disk.
+`reserved` for motion. Counted from the sixth iteration on. Takes 4 GB of memory
+and 4 GB of disk.
 """
 
 import argparse
@@ -31,54 +31,54 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import offload_step
 import terrace
-from offload_step import Bytes, Raw, drawn
+from late_step import MEASURED, UNMEASURED, run_of
+from offload_step import Raw, drawn
 
 _PAGE = 4096
-_WARM = 2
-_RUN = 5  # iterations that follow each other
+_RUN = UNMEASURED + MEASURED
 _MOTION_PARTS = 8
 _KINDS = {'step()': {'overlap': False}, 'late': {},
           'in backward': {'step_in_backward': 1}}
 
 
-class Training:
+class Training(offload_step.Training):
     """Iterations in memory, or with everything below in a folder."""
 
     def __init__(self, arguments: argparse.Namespace, folder: str | None = None,
                  budget: str = '', **settings) -> None:
-        self.model = Bytes(arguments.layers, arguments.width)
         self.offload = None
-        if folder is None:
-            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4,
-                                               fused=True)
-        else:
-            os.mkdir(folder)
-            self.offload = terrace.offload(self.model, memory_budget=budget,
-                                           nvme_path=folder)
-            self.optimizer = terrace.AdamW(self.model.parameters(), lr=1e-4,
-                                           offload=self.offload, **settings)
-        self._generator = torch.Generator().manual_seed(2)
+        super().__init__(arguments, lambda parameters: torch.optim.AdamW(
+            parameters, lr=1e-4, fused=True) if folder is None
+            else self._below(parameters, folder, budget, settings))
 
-    def iterate(self) -> float:
-        """Its seconds."""
+    def _below(self, parameters: Iterator, folder: str, budget: str,
+               settings: dict) -> terrace.AdamW:
+        os.mkdir(folder)
+        self.offload = terrace.offload(self.model, memory_budget=budget,
+                                       nvme_path=folder)
+        return terrace.AdamW(parameters, lr=1e-4, offload=self.offload,
+                             **settings)
+
+    def timed(self) -> float:
+        """The seconds of an iteration."""
         started = time.perf_counter()
-        self.model.loss(drawn(self._generator)).backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.iterate()
         return time.perf_counter() - started
 
     def run(self) -> list[float]:
-        """Seconds of iterations of which the first ones are left out."""
-        seconds = [self.iterate() for _ in range(_RUN)]
+        """A run of iterations; no update goes on when it has ended."""
+        seconds = run_of(self.timed)
         if self.offload is not None:
             self.optimizer.flush()
-        return seconds[_WARM:]
+        return seconds
 
     def moved(self) -> int:
         """Bytes until now; no update may go on."""
@@ -172,9 +172,7 @@ def measure(arguments: argparse.Namespace, folder: str, memory: Training,
             uses: Uses, budget: str, kind: str) -> dict:
     ours = Training(arguments, os.path.join(folder, f'{kind} {budget}'), budget,
                     **_KINDS[kind])
-    for _ in range(_WARM):
-        ours.iterate()
-    ours.optimizer.flush()
+    ours.run()
     before = ours.moved()
     ours.run()
     stats = ours.offload.stats()
