@@ -1,6 +1,7 @@
 #include "runtime/tensor/write_refusals.h"
 
 #include "gtest/gtest.h"
+#include "tests/support/medium/tier_ids.h"
 
 namespace terrace {
 namespace {
