@@ -97,6 +97,16 @@ TEST_P(BesideSlotsContract, FetchesThatFailLeaveAllSlots) {
   Begin(/*places=*/4, /*slots=*/2);
   const std::vector<TensorId> tensors = world().RegisterMany(6, kPage);
   for (const TensorId each : tensors) world().Fill(*slots_, each, 7);
+  {
+    // Whichever slots were written back first: the other tensors are below.
+    std::vector<Pin> last;
+    for (const size_t i : {4, 5}) {
+      ASSERT_TRUE(PushSlot(tensors[i], Access::kRead).ok());
+      auto pin = Next();
+      ASSERT_TRUE(pin.ok()) << pin.status();
+      last.push_back(*std::move(pin));
+    }
+  }
   world().faults().FailAll({.kind = FaultKind::kError, .error = EIO},
                            CallFilter::kReads);
   for (const size_t i : {0, 1}) {
