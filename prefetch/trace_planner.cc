@@ -6,15 +6,6 @@
 #include "policies/eviction.h"
 
 namespace terrace {
-namespace {
-
-// Uses that a merged step passes over where it leaves its order, and how many
-// more than the last one's it may have: a customer that never ends a step would
-// else record without an end.
-constexpr int64_t kMostPassed = 64;
-constexpr int64_t kMostMoreUses = 64 << 10;
-
-}  // namespace
 
 void TracePlanner::Open(int64_t queue) { traces_.try_emplace(queue); }
 
@@ -25,11 +16,7 @@ void TracePlanner::Close(int64_t queue) {
 }
 
 void TracePlanner::Merge() {
-  if (merged_.has_value()) return;
-  merged_.emplace(AccessTraceOptions{.in_bytes = true,
-                                     .joins_repeats = true,
-                                     .most_passed = kMostPassed,
-                                     .most_more_uses = kMostMoreUses});
+  if (!merged_.has_value()) merged_.emplace();
 }
 
 void TracePlanner::BeginStep(int64_t queue) {
@@ -43,7 +30,7 @@ void TracePlanner::BeginStep(int64_t queue) {
 
 bool TracePlanner::OnAccess(int64_t queue, TensorId tensor, bool stays,
                             int64_t bytes) {
-  if (merged_.has_value()) merged_->OnAccess(tensor, stays, bytes);
+  if (merged_.has_value()) merged_->OnUse(tensor, bytes);
   return Of(queue).OnAccess(tensor, stays);
 }
 

@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/node_hash_map.h"
 #include "prefetch/access_trace.h"
+#include "prefetch/merged_trace.h"
 #include "terrace/tensor.h"
 
 namespace terrace {
@@ -35,15 +36,13 @@ class TracePlanner {
                 int64_t bytes = 1);
   // A use by a queue of bytes, of what stands in the merged order by `key`;
   // whether it was foreseen.
-  bool OnUse(TensorId key, int64_t bytes) {
-    return merged_->OnAccess(key, /*stays=*/false, bytes);
-  }
+  bool OnUse(TensorId key, int64_t bytes) { return merged_->OnUse(key, bytes); }
 
-  // Of the merged order (access_trace.h); where there is none the position is 0
+  // Of the merged order (merged_trace.h); where there is none the position is 0
   // and the order stays.
   int64_t position() const { return merges() ? merged_->position() : 0; }
   int64_t uses() const { return merges() ? merged_->uses() : 0; }
-  std::optional<TensorId> Expected(int64_t count) const {
+  std::optional<ExpectedUse> Expected(int64_t count) const {
     return merges() ? merged_->Expected(count) : std::nullopt;
   }
   uint64_t order() const { return merges() ? merged_->order() : 0; }
@@ -66,7 +65,7 @@ class TracePlanner {
 
   absl::node_hash_map<int64_t, AccessTrace> traces_;  // by queue
   Replaying replaying_;
-  std::optional<AccessTrace> merged_;
+  std::optional<MergedTrace> merged_;
   // Queues whose step is part of the merged order's present one.
   absl::flat_hash_set<int64_t> begun_;
 };

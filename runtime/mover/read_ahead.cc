@@ -74,13 +74,14 @@ void ReadAhead::Propose(const absl::flat_hash_set<TierId>& lacking,
   if (!parts_.enabled) return;
   FollowOrder();
   for (int i = 0; i < kMostUses && !waits_; ++i) {
-    const std::optional<TensorId> key = parts_.planner->Expected(looked_);
-    Tensor* const tensor = key.has_value() ? Find(*key) : nullptr;
+    const std::optional<ExpectedUse> use = parts_.planner->Expected(looked_);
+    Tensor* const tensor =
+        use.has_value() && !use->is_over ? Find(use->tensor) : nullptr;
     TierResidency* const residency =
         tensor == nullptr ? nullptr : ResidencyOf(*tensor);
     if (residency != nullptr && lacking.contains(residency->id())) return;
     auto outcome = Outcome::kDone;
-    if (!key.has_value() || IsFar(*key, residency)) {
+    if (!use.has_value() || (!use->is_over && IsFar(use->tensor, residency))) {
       outcome = Outcome::kNoRoom;
     } else if (residency != nullptr) {
       outcome = TryBegin(*tensor, *residency, errors);

@@ -122,7 +122,7 @@ class Tensor : public Copies {
 
 absl::Status CheckInvariants(const Tensor& tensor);
 
-// By which the order of uses knows it (prefetch/access_trace.h).
+// By which the order of uses knows it (prefetch/recorded_step.h).
 inline TensorId KeyOf(const Tensor& tensor) {
   const int64_t number = tensor.spec.step_number;
   return number < 0 ? tensor.id : TensorId{-2 - number};

@@ -67,16 +67,6 @@ TEST(AccessTraceTest, WhatTheLastStepHadIsForeseen) {
   EXPECT_FALSE(trace.OnAccess({7}));
 }
 
-TEST(AccessTraceTest, EachUseIsExpectedOnceRoundTheEnd) {
-  AccessTrace trace = Recorded({5, 6, 7});
-  Access(trace, {5});
-  EXPECT_EQ(trace.uses(), 1);
-  EXPECT_EQ(trace.Expected(0), TensorId{6});
-  EXPECT_EQ(trace.Expected(2), TensorId{5});
-  EXPECT_EQ(trace.Expected(3), std::nullopt);
-  EXPECT_EQ(AccessTrace().Expected(0), std::nullopt);
-}
-
 TEST(AccessTraceTest, WhatStayedIsNotUpcoming) {
   AccessTrace trace;
   trace.BeginStep();
@@ -205,104 +195,6 @@ TEST(AccessTraceTest, AgreesWithARotatedQueue) {
                   found == queue.end() ? kUnknownUse : found - queue.begin())
             << "seed " << seed << ", access " << i << ", tensor " << other;
       }
-    }
-  }
-}
-
-// As a model's operations are traced: repeats in a row are one use, a step
-// that leaves its order is followed no farther than a few uses.
-AccessTrace OfOperations() {
-  return AccessTrace(
-      {.joins_repeats = true, .most_passed = 64, .most_more_uses = 64 << 10});
-}
-
-TEST(AccessTraceOfOperations, TheNextStepIsAsTheLast) {
-  AccessTrace trace = OfOperations();
-  Access(trace, {1, 2, 2, 3, 2, 1});  // 1 2 3 2 1
-  trace.BeginStep();
-  EXPECT_EQ(Upcoming(trace, 9), (Ids{1, 2, 3, 2, 1}));
-  EXPECT_EQ(trace.NextUse({3}), 2);
-  Access(trace, {1});
-  EXPECT_EQ(trace.NextUse({2}), 0);
-  EXPECT_EQ(trace.NextUse({3}), 1);
-  EXPECT_EQ(trace.NextUse({1}), 3);
-  Access(trace, {2, 3, 2});
-  EXPECT_EQ(trace.NextUse({1}), 0);
-  EXPECT_EQ(trace.NextUse({3}), 3);            // in the step after this one
-  EXPECT_EQ(Upcoming(trace, 2), (Ids{1, 1}));  // which begins so
-  EXPECT_EQ(trace.NextUse({9}), kUnknownUse);
-}
-
-TEST(AccessTraceOfOperations, StepsThatDifferAreFollowed) {
-  AccessTrace trace = OfOperations();
-  Access(trace, {1, 2, 3, 4, 5});
-  trace.BeginStep();
-  Access(trace, {1, 7});  // 7 is new
-  EXPECT_EQ(trace.NextUse({2}), 0);
-  Access(trace, {4});  // 2 and 3 are left out
-  EXPECT_EQ(trace.NextUse({5}), 0);
-  EXPECT_EQ(trace.NextUse({2}), 2);
-  trace.BeginStep();
-  EXPECT_EQ(Upcoming(trace, 9), (Ids{1, 7, 4}));
-}
-
-TEST(AccessTraceOfOperations, AUseThatIsFarAheadIsNotFollowed) {
-  AccessTrace trace = OfOperations();
-  Ids order;
-  for (int64_t id = 0; id < 100; ++id) order.push_back(id);
-  Access(trace, order);
-  trace.BeginStep();
-  Access(trace, {65});
-  EXPECT_EQ(trace.NextUse({0}), 0);
-  Access(trace, {64});
-  EXPECT_EQ(trace.NextUse({65}), 0);
-  Access(trace, {0});  // nor is one of before
-  EXPECT_EQ(trace.NextUse({65}), 0);
-}
-
-TEST(AccessTraceOfOperations, UsesWithoutAnEndAreNoStep) {
-  AccessTrace trace = OfOperations();
-  Access(trace, {1, 2});
-  trace.BeginStep();
-  for (int i = 0; i < (64 << 10) + 10; ++i) Access(trace, {i % 2, 5});
-  EXPECT_FALSE(trace.has_replay());
-  trace.BeginStep();
-  EXPECT_FALSE(trace.has_replay());
-  Access(trace, {1, 2});
-  trace.BeginStep();
-  EXPECT_EQ(Upcoming(trace, 9), (Ids{1, 2}));
-}
-
-// In bytes and in uses, against a search through the whole order.
-TEST(AccessTraceOfOperations, NextUsesAreThoseOfASearch) {
-  std::mt19937 random(11);
-  Ids order;
-  Ids sizes;
-  for (int i = 0; i < 9; ++i) {
-    sizes.push_back(static_cast<int64_t>(1 + random() % 5000));
-  }
-  for (int i = 0; i < 60; ++i) {
-    auto next = static_cast<int64_t>(random() % 9);
-    if (!order.empty() && order.back() == next) next = (next + 1) % 9;
-    order.push_back(next);
-  }
-  for (const bool in_bytes : {false, true}) {
-    AccessTrace trace(
-        {.in_bytes = in_bytes, .joins_repeats = true, .most_passed = 64});
-    const auto bytes_of = [&](int64_t id) {
-      return in_bytes ? sizes[static_cast<size_t>(id)] : 1;
-    };
-    for (const int64_t id : order) trace.OnAccess({id}, false, bytes_of(id));
-    trace.BeginStep();
-    for (size_t at = 0; at < order.size(); ++at) {
-      for (int64_t id = 0; id < 9; ++id) {
-        int64_t expected = 0;
-        for (size_t i = at; order[i % order.size()] != id; ++i) {
-          expected += bytes_of(order[i % order.size()]);
-        }
-        EXPECT_EQ(trace.NextUse({id}), expected) << at << " " << id;
-      }
-      trace.OnAccess({order[at]}, false, bytes_of(order[at]));
     }
   }
 }

@@ -17,6 +17,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::UnorderedElementsAreArray;
 
 class LeavingOrderTest : public testing::Test {
  protected:
@@ -120,41 +121,80 @@ TEST_F(LeavingOrderTest, WhatIsSetAsideDoesNotLeaveUntilItIsPutBack) {
 }
 
 // What a step passes over without a use is used a step later.
-TEST_F(LeavingOrderTest, RandomUsesAgreeWithASortedList) {
-  std::mt19937_64 random(7);
-  LeavingOrder order(planner_, /*by_next_use=*/true);
-  for (int i = 0; i < 40; ++i) Add(1 + static_cast<int64_t>(random() % 20'000));
-  std::vector<int64_t> last_uses(tensors_.size(), -1);
-  std::vector<bool> stands(tensors_.size(), false);
-  for (int i = 0; i < 6000; ++i) {
-    if (i % 97 == 0) BeginStep();
-    const auto at = static_cast<size_t>(
-        random() % 3 == 0 ? random() % tensors_.size()
-                          : static_cast<uint64_t>(i % 97 % 40));
-    const uint64_t what = random() % 10;
-    if (what == 0) {
-      order.SetAside(*tensors_[at]);
-      stands[at] = false;
-    } else if (what == 1) {
-      order.Forget(*tensors_[at]);
-      stands[at] = false;
-    } else {
-      Use(order, *tensors_[at]);
-      last_uses[at] = i;
-      stands[at] = true;
-    }
-    std::vector<Tensor*> sorted;
+// Random tensors in an order, which some of them leave.
+class RandomUses : public LeavingOrderTest {
+ protected:
+  RandomUses() {
+    for (int i = 0; i < 40; ++i) Add(static_cast<int64_t>(1 + Draw(20'000)));
+    last_uses_.resize(tensors_.size(), -1);
+    stands_.resize(tensors_.size(), false);
+  }
+
+  uint64_t Draw(uint64_t below) { return random_() % below; }
+  void UseOne(size_t at) {
+    Use(order_, *tensors_[at]);
+    last_uses_[at] = ++uses_;
+    stands_[at] = true;
+  }
+  void MaySetAside(size_t at) {
+    const uint64_t what = Draw(10);
+    if (what == 0) order_.SetAside(*tensors_[at]);
+    if (what == 1) order_.Forget(*tensors_[at]);
+    if (what <= 1) stands_[at] = false;
+  }
+  std::vector<Tensor*> Standing() const {
+    std::vector<Tensor*> standing;
     for (size_t each = 0; each < tensors_.size(); ++each) {
-      if (stands[each]) sorted.push_back(tensors_[each].get());
+      if (stands_[each]) standing.push_back(tensors_[each].get());
     }
+    return standing;
+  }
+  std::vector<Tensor*> Sorted() const {
+    std::vector<Tensor*> sorted = Standing();
     std::sort(sorted.begin(), sorted.end(), [&](Tensor* a, Tensor* b) {
       const int64_t next_a = planner_.NextUse(KeyOf(*a));
       const int64_t next_b = planner_.NextUse(KeyOf(*b));
       if (next_a != next_b) return next_a > next_b;
-      return last_uses[static_cast<size_t>(a->id.value)] <
-             last_uses[static_cast<size_t>(b->id.value)];
+      return last_uses_[static_cast<size_t>(a->id.value)] <
+             last_uses_[static_cast<size_t>(b->id.value)];
     });
-    ASSERT_EQ(First(order, INT64_MAX), sorted) << i;
+    return sorted;
+  }
+
+  std::mt19937_64 random_{7};
+  LeavingOrder order_{planner_, /*by_next_use=*/true};
+
+ private:
+  int64_t uses_ = 0;
+  std::vector<int64_t> last_uses_;
+  std::vector<bool> stands_;
+};
+
+TEST_F(RandomUses, InTheStepsOrderAgreeWithASortedList) {
+  std::vector<size_t> step;
+  for (int i = 0; i < 97; ++i) step.push_back(Draw(tensors_.size()));
+  for (size_t i = 0; i < 6000; ++i) {
+    if (i % step.size() == 0) BeginStep();
+    const size_t at = step[i % step.size()];
+    UseOne(at);
+    MaySetAside(at);
+    ASSERT_EQ(First(order_, INT64_MAX), Sorted()) << i;
+  }
+}
+
+// A use that is late is expected later with each other one, and its place is
+// found anew once it is due by the one that it had.
+TEST_F(RandomUses, OutOfTheStepsOrderAgreeAsAStepBegins) {
+  for (size_t i = 0; i < 6000; ++i) {
+    if (i % 97 == 0) {
+      BeginStep();
+      ASSERT_EQ(First(order_, INT64_MAX), Sorted()) << i;
+    }
+    const size_t at = Draw(3) == 0 ? Draw(tensors_.size()) : i % 97 % 40;
+    UseOne(at);
+    MaySetAside(at);
+    ASSERT_THAT(First(order_, INT64_MAX),
+                UnorderedElementsAreArray(Standing()));
   }
 }
 

@@ -47,7 +47,8 @@ void RunSeeds(uint64_t count, int operations, ByteCustomersOptions options) {
   if (seed_flags().count > 0 || seed_flags().operations > 0) return;
   EXPECT_GT(all.uses, static_cast<int64_t>(count) * operations / 30);
   EXPECT_GT(all.recalls, static_cast<int64_t>(count));
-  EXPECT_GT(used, static_cast<int64_t>(count));
+  // Few, as random uses have no order for long.
+  EXPECT_GT(used, static_cast<int64_t>(count / 2));
 }
 
 TEST(ByteQueues, ContentsEqualTheMap) { RunSeeds(60, 1500, {}); }
