@@ -1,6 +1,7 @@
 #include "libtorch/hook/gradients.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -44,12 +45,14 @@ absl::Status ManageGradientOf(const NamedTensor& leaf,
     return absl::OkStatus();
   }
   const std::string name = absl::StrCat(leaf.name, ".grad");
-  absl::Status status = storages.Add({{name, gradient}});
+  const std::shared_ptr<ManagedStorage> parameter = storages.Find(leaf.tensor);
+  absl::Status status = storages.Add({{name, gradient}}, parameter.get());
   // An earlier gradient that is not gone yet has the name. However many are
   // kept, no number is tried twice.
   while (absl::IsAlreadyExists(status)) {
     status = storages.Add(
-        {{absl::StrCat(name, " ", storages.NextNumber()), gradient}});
+        {{absl::StrCat(name, " ", storages.NextNumber()), gradient}},
+        parameter.get());
   }
   // The gradient stays in ordinary memory until the next backward pass when the
   // hook closes meanwhile, and where leased tensors have all the room.

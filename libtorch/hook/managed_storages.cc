@@ -56,7 +56,7 @@ absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::Settled(
 }
 
 absl::StatusOr<StorageLives::Storages> ManagedStorages::Choose(
-    absl::Span<const NamedTensor> tensors) {
+    absl::Span<const NamedTensor> tensors, const ManagedStorage* parameter) {
   StorageLives::Storages chosen;
   absl::flat_hash_map<const void*, std::shared_ptr<ManagedStorage>> made;
   for (const NamedTensor& each : tensors) {
@@ -78,13 +78,15 @@ absl::StatusOr<StorageLives::Storages> ManagedStorages::Choose(
       TERRACE_RETURN_IF_ERROR(Materialize(name, storage));
       one = std::make_shared<ManagedStorage>(name, storage, window_,
                                              shared_from_this());
+      if (parameter != nullptr) one->SetGradientOf(*parameter);
       chosen.push_back(one);
     }
   }
   return chosen;
 }
 
-absl::Status ManagedStorages::Add(absl::Span<const NamedTensor> tensors) {
+absl::Status ManagedStorages::Add(absl::Span<const NamedTensor> tensors,
+                                  const ManagedStorage* parameter) {
   TERRACE_RETURN_IF_ERROR(CheckProcess());
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined() || !tensor.has_storage() || Find(tensor) != nullptr) {
@@ -96,10 +98,11 @@ absl::Status ManagedStorages::Add(absl::Span<const NamedTensor> tensors) {
     TERRACE_RETURN_IF_ERROR(
         Collectives::Get().CheckUnused(name, *StorageOf(tensor)));
   }
-  return AddNow(tensors);
+  return AddNow(tensors, parameter);
 }
 
-absl::Status ManagedStorages::AddNow(absl::Span<const NamedTensor> tensors) {
+absl::Status ManagedStorages::AddNow(absl::Span<const NamedTensor> tensors,
+                                     const ManagedStorage* parameter) {
   if (lives_.closed()) {
     return absl::FailedPreconditionError("the hook is closed");
   }
@@ -107,7 +110,7 @@ absl::Status ManagedStorages::AddNow(absl::Span<const NamedTensor> tensors) {
   absl::Status added = absl::AbortedError("");
   while (absl::IsAborted(added)) {  // another thread chose the same
     TERRACE_ASSIGN_OR_RETURN(const StorageLives::Storages storages,
-                             Choose(tensors));
+                             Choose(tensors, parameter));
     added = storages.empty() ? absl::OkStatus() : lives_.Add(storages);
   }
   return added;

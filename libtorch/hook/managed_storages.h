@@ -32,8 +32,9 @@ class ManagedStorages final
 
   // Does what Hook::Manage describes. Blocks until no update reads or writes
   // the tensors' memory. Fails with FailedPrecondition where an update that
-  // failed would go on there.
-  absl::Status Add(absl::Span<const NamedTensor> tensors);
+  // failed would go on there. With `parameter` the tensors are its gradients.
+  absl::Status Add(absl::Span<const NamedTensor> tensors,
+                   const ManagedStorage* parameter = nullptr);
   // An operation of the calling thread hands over a tensor that is part of a
   // step, with its number there (WindowTensor::SetNumber). The tensor stays in
   // memory until the operation has ended. Returns null, and leaves the tensor
@@ -94,9 +95,10 @@ class ManagedStorages final
   // may be held for ever.
   absl::Status CheckProcess() const;
   // Adds tensors whose storages nothing but operations may use.
-  absl::Status AddNow(absl::Span<const NamedTensor> tensors);
+  absl::Status AddNow(absl::Span<const NamedTensor> tensors,
+                      const ManagedStorage* parameter);
   absl::StatusOr<StorageLives::Storages> Choose(
-      absl::Span<const NamedTensor> tensors);
+      absl::Span<const NamedTensor> tensors, const ManagedStorage* parameter);
   // Returns the tensor's storage if this hook manages it, or null if none does,
   // and fails with FailedPrecondition if another hook does. Waits for other
   // threads that have the storage enter or leave.

@@ -45,7 +45,7 @@ absl::Status ByteWindow::Add(absl::Span<WindowTensor* const> tensors) {
   for (const WindowTensor* const tensor : tensors) {
     specs.push_back({.name = tensor->name(),
                      .size_bytes = tensor->size_bytes(),
-                     .step_number = tensor->number()});
+                     .step_number = tensor->step_number()});
   }
   TERRACE_ASSIGN_OR_RETURN(const std::vector<TensorId> ids,
                            Register(runtime_, specs));

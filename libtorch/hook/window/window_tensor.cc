@@ -1,5 +1,7 @@
 #include "libtorch/hook/window/window_tensor.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "libtorch/hook/window/fingerprint.h"
@@ -9,6 +11,13 @@ namespace terrace {
 std::string WindowTensor::Told(absl::string_view what) const {
   return absl::StrCat("terrace: '", name_, "' ", FormatBytes(size_bytes_), ": ",
                       what);
+}
+
+// Activations have even numbers, gradients odd ones.
+int64_t WindowTensor::step_number() const {
+  const bool is_gradient = gradient_of_.value >= 0;
+  const int64_t number = is_gradient ? 2 * gradient_of_.value + 1 : 2 * number_;
+  return number > INT32_MAX ? -1 : std::max<int64_t>(number, -1);
 }
 
 WindowTensor::Writes WindowTensor::TakeWrites() {

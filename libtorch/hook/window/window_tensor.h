@@ -51,6 +51,12 @@ class WindowTensor {
   // before that had the same number for this one.
   void SetNumber(int64_t number) { number_ = number; }
   int64_t number() const { return number_; }  // -1: it has none
+  // Says that the tensor is a gradient of that parameter, which is added;
+  // called before ByteWindow::Add. The Runtime takes the parameter's gradient
+  // of the step before for this one.
+  void SetGradientOf(const WindowTensor& parameter) {
+    gradient_of_ = parameter.id_;
+  }
   absl::Duration blocked() const {
     return absl::Nanoseconds(blocked_ns_.load(std::memory_order_relaxed));
   }
@@ -82,6 +88,8 @@ class WindowTensor {
   // and whether that was marked. Only the thread whose word it is calls this.
   enum class Writes : uint8_t { kNone, kMarked, kUnmarked };
   Writes TakeWrites();
+  // The number by which the Runtime knows the tensor in each step.
+  int64_t step_number() const;
 
   friend class ByteWindow;
   friend class GroupFetch;
@@ -96,6 +104,7 @@ class WindowTensor {
   std::atomic<uint64_t> token_ = 0;
   std::atomic<int64_t> blocked_ns_ = 0;  // for which threads waited for it
   int64_t number_ = -1;
+  TensorId gradient_of_{-1};
   // Only the thread whose word it is changes these members.
   TensorId id_;
   Pin pin_;                   // while it is resident

@@ -23,10 +23,14 @@ class ByteWindowTest : public testing::Test {
             ByteWindowOptions options = {}) {
     TestRuntimeOptions runtime;
     runtime.budget_bytes = budget_pages * kPage;
+    runtime.prefetch = reads_ahead_;
     world_ = std::make_unique<TestRuntime>(TestWorld::kMemory, runtime);
     options.window_bytes = (budget_pages - spare_pages) * kPage;
     window_ = std::make_unique<ByteWindow>(world_->runtime(), options);
   }
+
+  // Before Make: nothing comes but what is asked for.
+  void ReadNothingAhead() { reads_ahead_ = false; }
 
   // Of these pages each, filled with a pattern of its index; they take one page
   // more.
@@ -108,6 +112,7 @@ class ByteWindowTest : public testing::Test {
   }
 
  private:
+  bool reads_ahead_ = true;
   std::unique_ptr<TestRuntime> world_;
   // Outlive their stay in the window, and end before the Runtime.
   std::vector<std::unique_ptr<FakeTensor>> tensors_;
