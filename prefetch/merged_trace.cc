@@ -1,8 +1,6 @@
 #include "prefetch/merged_trace.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdlib>
 #include <utility>
 
 #include "policies/eviction.h"
@@ -10,13 +8,6 @@
 namespace terrace {
 namespace {
 
-// A use that is so many uses from a cursor, or fewer, is near.
-constexpr int64_t kNear = 64;
-// Uses in a row that make a cursor, how many cursors there may be, and for how
-// many uses one stays that nothing follows.
-constexpr int64_t kAstray = 16;
-constexpr size_t kMostCursors = 4;
-constexpr int64_t kMostIdle = 256;
 // A step of so many uses more than four times the last one's is none, as of a
 // customer that never ends one: nothing is expected until the next step.
 constexpr int64_t kMostMoreUses = 64 << 10;
@@ -25,133 +16,81 @@ constexpr int64_t kMostMoreUses = 64 << 10;
 
 void MergedTrace::BeginStep() {
   is_endless_ = false;
-  if (!recording_.empty()) {
-    replay_ = std::exchange(recording_, {});
-    recording_.ReserveAs(replay_);
-  }
-  Restart();
-}
-
-void MergedTrace::Restart() {
-  is_over_.assign(static_cast<size_t>(replay_.size()), false);
-  cursors_ = {Cursor()};
+  ++order_;
+  if (recorded_uses_ == 0) return;
+  step_bytes_ = std::exchange(recorded_bytes_, 0);
+  step_uses_ = std::exchange(recorded_uses_, 0);
+  reached_ = 0;
   passed_bytes_ = 0;
-  astray_uses_ = 0;
+  for (auto& [key, lane] : lanes_) lane.BeginStep(step_bytes_);
+  absl::erase_if(lanes_, [](const auto& each) {
+    return each.second.size() == 0;  // of a step or more ago
+  });
+}
+
+void MergedTrace::Clear() {
+  lanes_.clear();
+  recorded_bytes_ = recorded_uses_ = 0;
+  step_bytes_ = step_uses_ = 0;
+  reached_ = 0;
+  passed_bytes_ = 0;
   ++order_;
 }
 
-bool MergedTrace::OnUse(TensorId tensor, int64_t bytes) {
+bool MergedTrace::OnUse(int64_t lane, TensorId tensor, int64_t bytes) {
   if (is_endless_) return false;
-  const bool repeats =
-      !recording_.empty() && recording_.accesses.back() == tensor;
-  if (!repeats) {
-    if (recording_.size() > 4 * replay_.size() + kMostMoreUses) {
-      recording_ = {};
-      replay_ = {};
-      is_endless_ = true;
-      Restart();
-      return false;
-    }
-    recording_.Add(tensor, bytes);
+  if (recorded_uses_ > 4 * step_uses_ + kMostMoreUses) {
+    Clear();
+    is_endless_ = true;
+    return false;
   }
-  const RecordedStep::Positions* const positions = replay_.Find(tensor);
-  if (positions == nullptr || repeats) return positions != nullptr;
-  const Match match = FindNear(*positions);
-  match.cursor == nullptr ? FollowAstray(*positions) : Follow(match);
-  if (cursors_.size() > 1) DropIdle();
-  return true;
+  LaneTrace& trace = lanes_[lane];
+  const bool is_new = !trace.IsLast(tensor);
+  const int64_t passed = trace.passed_bytes();
+  const LaneTrace::Followed followed =
+      trace.OnUse(tensor, recorded_bytes_, bytes);
+  if (is_new) {
+    ++recorded_uses_;
+    recorded_bytes_ += bytes;
+  }
+  passed_bytes_ += trace.passed_bytes() - passed;
+  reached_ = std::max(reached_, trace.followed_place());
+  if (followed == LaneTrace::Followed::kJump) ++order_;
+  return trace.Has(tensor);
 }
 
-void MergedTrace::Follow(const Match& match) {
-  is_over_[static_cast<size_t>(match.position)] = true;
-  Cursor& cursor = *match.cursor;
-  cursor.followed = recording_.size();
-  if (match.position < cursor.position) return;  // it was late
-  passed_bytes_ -= replay_.BytesBefore(cursor.position);
-  cursor.position = match.position + 1;
-  passed_bytes_ += replay_.BytesBefore(cursor.position);
-}
-
-MergedTrace::Match MergedTrace::FindNear(
-    const RecordedStep::Positions& positions) {
-  Match nearest;
-  int64_t distance = kNear + 1;
-  for (Cursor& each : cursors_) {
-    const std::optional<int64_t> next = NextFor(each, positions);
-    if (!next.has_value()) continue;
-    const int64_t from_it = std::abs(*next - each.position);
-    if (from_it >= distance) continue;
-    distance = from_it;
-    nearest = {&each, *next};
+void MergedTrace::DropLanes(int64_t first, int64_t end) {
+  const auto begin = lanes_.lower_bound(first);
+  const auto behind = lanes_.lower_bound(end);
+  if (begin == behind) return;
+  for (auto each = begin; each != behind; ++each) {
+    passed_bytes_ -= each->second.passed_bytes();
   }
-  return nearest;
-}
-
-std::optional<int64_t> MergedTrace::NextFor(
-    const Cursor& cursor, const RecordedStep::Positions& positions) const {
-  auto next = std::lower_bound(positions.begin(), positions.end(),
-                               cursor.position - kNear);
-  while (next != positions.end() && is_over(*next)) ++next;
-  if (next == positions.end()) return std::nullopt;
-  return *next;
-}
-
-void MergedTrace::FollowAstray(const RecordedStep::Positions& positions) {
-  auto next = positions.end();
-  if (astray_uses_ > 0) {
-    next =
-        std::lower_bound(positions.begin(), positions.end(), astray_.position);
-  }
-  const bool goes_on =
-      next != positions.end() && *next - astray_.position <= kNear;
-  // Of its uses the first that the first cursor comes to, else the very first.
-  if (!goes_on) {
-    next = std::lower_bound(positions.begin(), positions.end(), uses());
-    if (next == positions.end()) next = positions.begin();
-  }
-  astray_uses_ = goes_on ? astray_uses_ + 1 : 1;
-  astray_ = {*next + 1, recording_.size()};
-  if (astray_uses_ < kAstray) return;
-  // From there on the step goes over its order, maybe once more.
-  std::fill(is_over_.begin() + astray_.position, is_over_.end(), false);
-  astray_uses_ = 0;
-  if (cursors_.size() == kMostCursors) cursors_.erase(cursors_.begin());
-  cursors_.push_back(astray_);
+  lanes_.erase(begin, behind);
   ++order_;
 }
 
-void MergedTrace::DropIdle() {
-  const auto is_idle = [this](const Cursor& each) {
-    return recording_.size() - each.followed > kMostIdle;
-  };
-  const auto first = std::remove_if(cursors_.begin(), cursors_.end(), is_idle);
-  if (first == cursors_.begin() || first == cursors_.end()) return;
-  cursors_.erase(first, cursors_.end());
-  ++order_;
+int64_t MergedTrace::BytesUntil(const LaneTrace& lane) const {
+  const int64_t until = lane.place() - reached_;
+  if (until >= 0) return until;
+  return std::min(recorded_bytes_ - lane.used_place(), -until);
 }
 
-std::optional<ExpectedUse> MergedTrace::Expected(int64_t count) const {
-  if (count >= replay_.size()) return std::nullopt;
-  const int64_t position = uses() + count;
-  const bool is_next_step = position >= replay_.size();
-  const int64_t in_step = is_next_step ? position - replay_.size() : position;
-  return ExpectedUse{replay_.accesses[static_cast<size_t>(in_step)],
-                     !is_next_step && is_over(in_step)};
+std::optional<LaneTrace::Expected> MergedTrace::Expected(const LaneTrace& lane,
+                                                         int64_t count) const {
+  std::optional<LaneTrace::Expected> expected = lane.ExpectedAt(count);
+  if (expected.has_value()) expected->bytes += BytesUntil(lane);
+  return expected;
 }
 
 int64_t MergedTrace::NextUse(TensorId tensor) const {
-  const RecordedStep::Positions* const positions = replay_.Find(tensor);
-  if (positions == nullptr) return kUnknownUse;
   int64_t first = kUnknownUse;
-  for (const Cursor& each : cursors_) {
-    const std::optional<int64_t> next = NextFor(each, *positions);
+  for (const auto& [key, lane] : lanes_) {
+    const std::optional<int64_t> next = lane.BytesUntil(tensor);
     if (!next.has_value()) continue;
-    first = std::min(first, std::abs(replay_.BytesBefore(*next) -
-                                     replay_.BytesBefore(each.position)));
+    first = std::min(first, *next + BytesUntil(lane));
   }
-  if (first != kUnknownUse) return first;
-  return replay_.bytes.back() - replay_.BytesBefore(uses()) +
-         replay_.BytesBefore(positions->front());
+  return first;
 }
 
 }  // namespace terrace

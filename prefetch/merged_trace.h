@@ -1,51 +1,44 @@
-// The order in which several customers, on threads beside each other, used
-// tensors in one step, and where in it the present step stands. It counts
-// bytes, so that next uses of several customers compare. One thread at a time
-// uses a trace (the mover).
-//
-// A step is recorded while it runs, and replayed in the next, in about the same
-// order. A use that was passed over is late, and still expected, until the step
-// is kNear uses beyond it; one that came early is over. The longer a use is
-// late, the later it is expected.
+// The order in which several customers used tensors in one step, and where in
+// it the present step stands. It counts bytes, so that next uses of several
+// customers compare. One thread at a time uses a trace (the mover).
 //
 // Customers need not keep pace with each other as they did in the step before:
-// updates beside forward run ahead of it, or with it. So the step may be at
-// several places of the order at a time, each with a cursor. After kAstray uses
-// in a row, near each other and in their order, which no cursor has near, there
-// is one more; a cursor that nothing follows for a while goes. A tensor is
-// expected by the cursor that comes to it first.
+// updates that ran before forward may run beside it in the next step. So uses
+// that follow each other are a lane (lane_trace.h), each lane has a position of
+// its own in the replayed step, and a use is followed in its lane alone. The
+// step is as far as the place that any lane has come to. A lane whose next use
+// is farther waits until then; one that is due, and is not used, comes later by
+// what others use meanwhile.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
-#include "absl/container/inlined_vector.h"
-#include "prefetch/recorded_step.h"
+#include "absl/container/btree_map.h"
+#include "prefetch/lane_trace.h"
 #include "terrace/tensor.h"
 
 namespace terrace {
-
-// A use as the replayed step has it.
-struct ExpectedUse {
-  TensorId tensor;
-  bool is_over = false;  // it came before its turn
-};
 
 class MergedTrace {
  public:
   // The recorded step becomes the one to replay, from its start on. A step in
   // which nothing was used says nothing: the one before it is replayed again.
   void BeginStep();
-  // A use by any of the customers: records it and moves a cursor; whether it
-  // was foreseen, which is that the replayed step has it. Several of a tensor
-  // in a row are one. `bytes`: those that it takes in memory.
-  bool OnUse(TensorId tensor, int64_t bytes);
+  // A use in that lane: records it; whether it was foreseen, which is that the
+  // replayed step has it. `bytes`: those that it takes in memory.
+  bool OnUse(int64_t lane, TensorId tensor, int64_t bytes);
+  // Nothing is expected of these lanes any more.
+  void DropLanes(int64_t first, int64_t end);
 
-  bool has_replay() const { return !replay_.empty(); }
-  // The one that stands `count` uses from the first cursor on, round the end;
-  // none: that is a step's worth or more.
-  std::optional<ExpectedUse> Expected(int64_t count) const;
+  bool has_replay() const { return step_bytes_ > 0; }
+  // The lanes' keys, and what each of them is at.
+  using Lanes = absl::btree_map<int64_t, LaneTrace>;
+  const Lanes& lanes() const { return lanes_; }
+  // The use that stands `count` uses from the lane's position on, with the
+  // bytes used from now until then; none: that is the lane's step or more.
+  std::optional<LaneTrace::Expected> Expected(const LaneTrace& lane,
+                                              int64_t count) const;
   // Bytes used from now until `tensor` is expected, counted over the end of the
   // step (0: it is the very next); policies/eviction.h's kUnknownUse when the
   // trace does not have it.
@@ -54,41 +47,21 @@ class MergedTrace {
   // tensor is not used, the sum of this and its next use stays about the same
   // until this has passed that sum.
   int64_t position() const { return passed_bytes_; }
-  // Uses before the first cursor.
-  int64_t uses() const { return cursors_.front().position; }
-  // While it is the same both only grow.
+  // While it is the same that only grows, and so do the lanes' positions.
   uint64_t order() const { return order_; }
 
  private:
-  struct Cursor {
-    int64_t position = 0;   // in the replayed step; at its end after all of it
-    int64_t followed = -1;  // by the use of that number in the recorded one
-  };
-  struct Match {
-    Cursor* cursor = nullptr;  // null: no cursor has the use near
-    int64_t position = 0;
-  };
+  // Bytes used from now until the lane's next use.
+  int64_t BytesUntil(const LaneTrace& lane) const;
+  void Clear();
 
-  void Restart();
-  void Follow(const Match& match);
-  Match FindNear(const RecordedStep::Positions& positions);
-  // The first of the tensor's uses near the cursor or behind that is not over;
-  // none: it is in the next step.
-  std::optional<int64_t> NextFor(
-      const Cursor& cursor, const RecordedStep::Positions& positions) const;
-  void FollowAstray(const RecordedStep::Positions& positions);
-  void DropIdle();
-  bool is_over(int64_t position) const {
-    return is_over_[static_cast<size_t>(position)];
-  }
-
-  RecordedStep recording_;
-  RecordedStep replay_;
-  std::vector<bool> is_over_;  // of the replayed one's uses
-  absl::InlinedVector<Cursor, 4> cursors_{Cursor()};  // never empty
-  int64_t passed_bytes_ = 0;                          // by all cursors
-  Cursor astray_;            // behind the last use that no cursor had near
-  int64_t astray_uses_ = 0;  // in a row
+  Lanes lanes_;
+  int64_t recorded_bytes_ = 0;
+  int64_t recorded_uses_ = 0;
+  int64_t step_bytes_ = 0;    // of the replayed step
+  int64_t step_uses_ = 0;     // likewise
+  int64_t reached_ = 0;       // the place that any lane has come to
+  int64_t passed_bytes_ = 0;  // by all lanes
   bool is_endless_ = false;
   uint64_t order_ = 0;
 };

@@ -10,6 +10,9 @@ namespace terrace {
 void TracePlanner::Open(int64_t queue) { traces_.try_emplace(queue); }
 
 void TracePlanner::Close(int64_t queue) {
+  if (merged_.has_value()) {
+    merged_->DropLanes(LaneOf(queue, 0), LaneOf(queue + 1, 0));
+  }
   begun_.erase(queue);
   replaying_.erase(queue);
   traces_.erase(queue);
@@ -30,7 +33,7 @@ void TracePlanner::BeginStep(int64_t queue) {
 
 bool TracePlanner::OnAccess(int64_t queue, TensorId tensor, bool stays,
                             int64_t bytes) {
-  if (merged_.has_value()) merged_->OnUse(tensor, bytes);
+  if (merged_.has_value()) merged_->OnUse(kOtherQueues, tensor, bytes);
   return Of(queue).OnAccess(tensor, stays);
 }
 

@@ -17,6 +17,7 @@
 #include "absl/container/node_hash_map.h"
 #include "prefetch/access_trace.h"
 #include "prefetch/merged_trace.h"
+#include "terrace/byte_queue.h"
 #include "terrace/tensor.h"
 
 namespace terrace {
@@ -34,17 +35,19 @@ class TracePlanner {
   // As AccessTrace's. `bytes`: those that it takes in memory.
   bool OnAccess(int64_t queue, TensorId tensor, bool stays = false,
                 int64_t bytes = 1);
-  // A use by a queue of bytes, of what stands in the merged order by `key`;
-  // whether it was foreseen.
-  bool OnUse(TensorId key, int64_t bytes) { return merged_->OnUse(key, bytes); }
-
-  // Of the merged order (merged_trace.h); where there is none the position is 0
-  // and the order stays.
-  int64_t position() const { return merges() ? merged_->position() : 0; }
-  int64_t uses() const { return merges() ? merged_->uses() : 0; }
-  std::optional<ExpectedUse> Expected(int64_t count) const {
-    return merges() ? merged_->Expected(count) : std::nullopt;
+  // A use by a queue of bytes, in one of its lanes (terrace/byte_queue.h), of
+  // what stands in the merged order by `key`; whether it was foreseen.
+  bool OnUse(int64_t queue, int lane, TensorId key, int64_t bytes) {
+    return merged_->OnUse(LaneOf(queue, lane), key, bytes);
   }
+
+  // Null: queues of bytes have not been opened.
+  const MergedTrace* merged() const {
+    return merged_.has_value() ? &*merged_ : nullptr;
+  }
+  // Of the merged order; where there is none the position is 0 and the order
+  // stays.
+  int64_t position() const { return merges() ? merged_->position() : 0; }
   uint64_t order() const { return merges() ? merged_->order() : 0; }
 
   // Accesses from now until the first queue asks for the tensor, each by its
@@ -60,6 +63,11 @@ class TracePlanner {
   const Replaying& replaying() const { return replaying_; }
 
  private:
+  // The other queues' accesses are one lane.
+  static constexpr int64_t kOtherQueues = -1;
+  static int64_t LaneOf(int64_t queue, int lane) {
+    return queue * kMostLanes + lane;
+  }
   AccessTrace& Of(int64_t queue);
   void OnChanged(int64_t queue, const AccessTrace& trace);
 

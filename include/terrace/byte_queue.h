@@ -39,6 +39,11 @@
 // Stats::bytes), until its pins end: they are recalled with the answer, and so
 // are those of what lies in another queue's window.
 //
+// Lanes. Uses that follow each other, as those of a model's operations, are a
+// lane; others that come beside them at a pace that changes, as copies of
+// updates, are another. What a step uses is expected in the order that each
+// lane had in the last step, wherever the other lanes are.
+//
 // Thread-safe. The destructor must not run beside another call; it cancels what
 // is pushed, and pins that were taken stay valid. After Runtime::Close, and in
 // a forked child, every call is Cancelled or does nothing.
@@ -57,6 +62,9 @@
 
 namespace terrace {
 
+// A queue's lanes are 0, 1, ... below this.
+inline constexpr int kMostLanes = 4;
+
 // What ended a wait.
 struct Awaited {
   // The request's answer: a pin per Want, in order, or why not. None: not yet.
@@ -74,12 +82,17 @@ class ByteQueue {
 
   // Asks for a group: all of it or nothing; names the request. Never blocks.
   // `in_use`: tokens of the pins that the asker uses until it has the answer,
-  // which cannot end before. InvalidArgument: no tensor, an unknown one, or one
-  // that is named twice. Not admitted by `deadline`: ResourceExhausted, naming
-  // the holders.
+  // which cannot end before. InvalidArgument: no tensor, an unknown one, one
+  // that is named twice, or no such lane. Not admitted by `deadline`:
+  // ResourceExhausted, naming the holders.
   virtual absl::StatusOr<uint64_t> Push(absl::Span<const Want> wants,
                                         absl::Span<const uint64_t> in_use,
-                                        Time deadline) = 0;
+                                        Time deadline, int lane) = 0;
+  absl::StatusOr<uint64_t> Push(absl::Span<const Want> wants,
+                                absl::Span<const uint64_t> in_use,
+                                Time deadline) {
+    return Push(wants, in_use, deadline, /*lane=*/0);
+  }
   // Waits for the request's answer, or for recalls. Each request is for one
   // thread at a time, until it is answered; by its deadline it is, but for what
   // its transfers take. DeadlineExceeded: neither came in time, and the request
@@ -107,10 +120,11 @@ class ByteQueue {
   virtual absl::Status HoldAtMost(int64_t bytes) = 0;
 
   // Uses, in order, of tensors whose pins were held already. Of many thousands
-  // that were not read yet only the last ones count: what is lost costs traffic
-  // alone. A thread sends its uses before each Push and BeginStep, and
-  // at the latest after some tens of them.
-  virtual void Touch(absl::Span<const TensorId> tensors) = 0;
+  // of a lane that were not read yet only the last ones count: what is lost, as
+  // what is told of no lane, costs traffic alone. A thread sends its uses
+  // before each Push and BeginStep, and at the latest after some tens of them.
+  virtual void Touch(absl::Span<const TensorId> tensors, int lane) = 0;
+  void Touch(absl::Span<const TensorId> tensors) { Touch(tensors, /*lane=*/0); }
 
   // As RequestQueue's. From BeginStep on uses are expected to repeat in the
   // order that the last step had, with those of all other customers, and what

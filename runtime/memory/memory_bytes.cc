@@ -26,8 +26,9 @@ class MemoryBytes final : public ByteQueue {
 
   absl::StatusOr<uint64_t> Push(absl::Span<const Want> wants,
                                 absl::Span<const uint64_t> /*in_use*/,
-                                Time deadline) override {
+                                Time deadline, int lane) override {
     if (!store_->IsOwnProcess()) return store_->Closed();
+    TERRACE_RETURN_IF_ERROR(CheckLane(lane));
     TERRACE_ASSIGN_OR_RETURN(const int64_t line, store_->OpenRequest(queue_));
     absl::Status pushed =
         store_->Push(line, wants, /*tag=*/0, clock_.FromWall(deadline));
@@ -78,7 +79,7 @@ class MemoryBytes final : public ByteQueue {
   absl::Status HoldAtMost(int64_t bytes) override {
     return store_->IsOwnProcess() ? CheckHeldBytes(bytes) : store_->Closed();
   }
-  void Touch(absl::Span<const TensorId> /*tensors*/) override {}
+  void Touch(absl::Span<const TensorId> /*tensors*/, int /*lane*/) override {}
 
   absl::Status BeginStep(int64_t step) override {
     if (!store_->IsOwnProcess()) return store_->Closed();

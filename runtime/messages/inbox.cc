@@ -19,6 +19,7 @@ bool Inbox::Post(Message message) {
     MutexLock lock(mutex_);
     if (shut_) return false;
     was_empty = messages_.empty();
+    if (std::holds_alternative<Request>(message)) ++requests_;
     messages_.push_back(std::move(message));
     ++posted_;
   }
@@ -32,7 +33,7 @@ bool Inbox::PostTouch(TouchRequest touch) {
   {
     MutexLock lock(mutex_);
     if (shut_) return false;
-    TouchRequest*& unread = touches_[touch.queue];
+    TouchRequest*& unread = touches_[{touch.queue, touch.lane}];
     if (unread != nullptr) {
       std::vector<TensorId>& all = unread->tensors;
       if (all.size() + touch.tensors.size() > kMostUnreadUses) all.clear();
@@ -43,6 +44,7 @@ bool Inbox::PostTouch(TouchRequest touch) {
     messages_.emplace_back(Request(std::move(touch)));
     unread = &std::get<TouchRequest>(std::get<Request>(messages_.back()));
     ++posted_;
+    ++requests_;
   }
   if (was_empty) Wake();
   return true;
@@ -67,6 +69,11 @@ absl::Status Inbox::Closed() const {
 uint64_t Inbox::posted() const {
   MutexLock lock(mutex_);
   return posted_;
+}
+
+int64_t Inbox::requests() const {
+  MutexLock lock(mutex_);
+  return requests_;
 }
 
 uint64_t Inbox::Drain(std::deque<Message>* messages) {

@@ -50,9 +50,11 @@ class Inbox final : public PinOwner, public TierEvents {
   void OnTier(Removed event) override { Post(std::move(event)); }
   // Number of the last message posted; they count from 1.
   uint64_t posted() const;
+  // How many of these were of customers.
+  int64_t requests() const;
 
-  // A queue's uses: they join those that have not been read yet, and take their
-  // place where these are many.
+  // Uses of a queue's lane: they join those that have not been read yet, and
+  // take their place where these are many.
   bool PostTouch(TouchRequest touch);
 
   // Mover: everything that has arrived; returns the last one's number.
@@ -69,9 +71,11 @@ class Inbox final : public PinOwner, public TierEvents {
   // mutex_, never inside it.
   Mutex wake_mutex_;
   std::deque<Message> messages_ ABSL_GUARDED_BY(mutex_);
-  // Of those: by queue.
-  absl::flat_hash_map<int64_t, TouchRequest*> touches_ ABSL_GUARDED_BY(mutex_);
+  // Of those: by queue and lane.
+  absl::flat_hash_map<std::pair<int64_t, int>, TouchRequest*> touches_
+      ABSL_GUARDED_BY(mutex_);
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t requests_ ABSL_GUARDED_BY(mutex_) = 0;
   bool shut_ ABSL_GUARDED_BY(mutex_) = false;
   bool wake_shut_ ABSL_GUARDED_BY(wake_mutex_) = false;
 };

@@ -117,6 +117,7 @@ absl::Status Intake::Check(const PushRequest& request) const {
 
 absl::Status Intake::Check(const PushBytesRequest& request) const {
   TERRACE_RETURN_IF_ERROR(CheckTokens(request.in_use));
+  TERRACE_RETURN_IF_ERROR(CheckLane(request.lane));
   return CheckGroup(request.wants, request.queue, /*is_of_bytes=*/true);
 }
 
@@ -175,6 +176,7 @@ absl::Status Intake::Check(const KeepRequest& request) const {
 
 // A use of what has gone since says nothing.
 absl::Status Intake::Check(TouchRequest& request) const {
+  TERRACE_RETURN_IF_ERROR(CheckLane(request.lane));
   MutexLock lock(mutex_);
   std::erase_if(request.tensors,
                 [this](TensorId tensor) ABSL_NO_THREAD_SAFETY_ANALYSIS {

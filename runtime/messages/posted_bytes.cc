@@ -28,12 +28,13 @@ class PostedBytes final : public ByteQueue {
 
   absl::StatusOr<uint64_t> Push(absl::Span<const Want> wants,
                                 absl::Span<const uint64_t> in_use,
-                                Time deadline) override {
+                                Time deadline, int lane) override {
     if (IsClosed()) return client_.Closed();
     PushBytesRequest message;
     message.queue = client_.id();
     message.wants.assign(wants.begin(), wants.end());
     message.in_use.assign(in_use.begin(), in_use.end());
+    message.lane = lane;
     message.deadline = deadline;
     const uint64_t request = port_->AddRequest();
     message.tag = request;
@@ -82,8 +83,10 @@ class PostedBytes final : public ByteQueue {
   absl::Status HoldAtMost(int64_t bytes) override {
     return client_.Post(HoldAtMostRequest{client_.id(), bytes});
   }
-  void Touch(absl::Span<const TensorId> tensors) override {
-    client_.Post(TouchRequest{client_.id(), {tensors.begin(), tensors.end()}})
+  void Touch(absl::Span<const TensorId> tensors, int lane) override {
+    client_
+        .Post(
+            TouchRequest{client_.id(), {tensors.begin(), tensors.end()}, lane})
         .IgnoreError();
   }
 

@@ -5,6 +5,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "terrace/byte_queue.h"
 
 namespace terrace {
 
@@ -48,6 +49,13 @@ absl::Status CheckWants(absl::Span<const Want> wants, int slots,
   if (twice == ids.end()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("tensor ", *twice, " twice in one group"));
+}
+
+absl::Status CheckLane(int lane) {
+  if (lane >= 0 && lane < kMostLanes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("lane ", lane, " of a queue of bytes, which has ",
+                   kMostLanes, " from 0 on"));
 }
 
 absl::Status CheckHeldBytes(int64_t bytes) {

@@ -22,6 +22,9 @@ absl::Status CheckWants(absl::Span<const Want> wants, int slots,
                         int64_t slot_bytes,
                         absl::FunctionRef<int64_t(TensorId)> size_of);
 
+// InvalidArgument: a queue of bytes has no such lane.
+absl::Status CheckLane(int lane);
+
 // InvalidArgument: fewer than no bytes.
 absl::Status CheckHeldBytes(int64_t bytes);
 

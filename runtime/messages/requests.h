@@ -54,12 +54,14 @@ struct PushRequest {
   uint64_t tag = 0;
   absl::Time deadline;
 };
-// At a queue of bytes. `in_use`: the pins that its asker uses until it has the
-// answer. Answer: a ReadyGroup with this tag, in the queue's port.
+// At a queue of bytes, in one of its lanes. `in_use`: the pins that its asker
+// uses until it has the answer. Answer: a ReadyGroup with this tag, in the
+// queue's port.
 struct PushBytesRequest {
   int64_t queue = -1;
   std::vector<Want> wants;
   std::vector<uint64_t> in_use;
+  int lane = 0;
   uint64_t tag = 0;
   absl::Time deadline;
 };
@@ -82,6 +84,7 @@ struct KeepRequest {
 struct TouchRequest {
   int64_t queue = -1;
   std::vector<TensorId> tensors;
+  int lane = 0;
 };
 struct EndPinRequest {
   uint64_t token = 0;

@@ -52,9 +52,10 @@ void ByteAdmission::OnClosed(const Customer& customer) {
       .EndPromise(customer.bytes->window_bytes);
 }
 
-bool ByteAdmission::NoteUse(const Tensor& tensor) {
+bool ByteAdmission::NoteUse(const Customer& customer, int lane,
+                            const Tensor& tensor) {
   parts_.read_ahead->OnUse(tensor);
-  return parts_.planner->OnUse(KeyOf(tensor),
+  return parts_.planner->OnUse(customer.id, lane, KeyOf(tensor),
                                ResidentBytes(tensor.spec.size_bytes));
 }
 
@@ -65,7 +66,7 @@ void ByteAdmission::Touch(const TouchRequest& request) {
   for (const TensorId id : request.tensors) {
     Tensor* const tensor = parts_.table->Find(id);
     if (tensor == nullptr) continue;
-    NoteUse(*tensor);
+    NoteUse(*customer, request.lane, *tensor);
     residency.residents().Touch(*tensor);
     parts_.pins->OnUse(customer->id, *tensor);
   }
@@ -180,7 +181,7 @@ ByteAdmission::Round ByteAdmission::AdmitAt(TierResidency& residency,
     if (!group.headed) {
       group.headed = true;
       group.at_head = now;
-      NoteUses(group);
+      NoteUses(*customer, group);
     }
     if (TryAdmit(*customer, group, round, now, errors)) {
       round.answered = true;
@@ -192,11 +193,12 @@ ByteAdmission::Round ByteAdmission::AdmitAt(TierResidency& residency,
   return round;
 }
 
-void ByteAdmission::NoteUses(Group& group) {
+void ByteAdmission::NoteUses(const Customer& customer, Group& group) {
   group.io_class = IoClass::kForeseen;
   for (const Want& want : group.wants) {
     const Tensor* const tensor = parts_.table->Find(want.tensor);
-    const bool is_foreseen = tensor != nullptr && NoteUse(*tensor);
+    const bool is_foreseen =
+        tensor != nullptr && NoteUse(customer, group.lane, *tensor);
     if (!is_foreseen) group.io_class = IoClass::kDemand;
   }
 }

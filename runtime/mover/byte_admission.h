@@ -91,8 +91,8 @@ class ByteAdmission {
 
   absl::Status CheckOpen(const OpenBytesRequest& request,
                          const TierResidency& residency) const;
-  bool NoteUse(const Tensor& tensor);
-  void NoteUses(Group& group);
+  bool NoteUse(const Customer& customer, int lane, const Tensor& tensor);
+  void NoteUses(const Customer& customer, Group& group);
   void Admit(absl::Time now, const std::function<std::string()>& holders,
              std::vector<QueueError>* errors);
   // True: there was one.

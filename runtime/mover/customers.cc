@@ -90,6 +90,7 @@ void Customers::PushBytes(Customer& customer, PushBytesRequest request) {
   group.tag = request.tag;
   group.wants = std::move(request.wants);
   group.in_use = std::move(request.in_use);
+  group.lane = request.lane;
   group.deadline = request.deadline;
   Add(customer, std::move(group));
 }

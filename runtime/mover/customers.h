@@ -31,6 +31,7 @@ struct Group {
   uint64_t tag = 0;
   std::vector<Want> wants;
   std::vector<uint64_t> in_use;  // at a queue of bytes: pins that wait with it
+  int lane = 0;                  // likewise: of its uses
   RoomSeeker room;               // likewise
   std::vector<bool> held;        // per want, once admitted
   absl::Time deadline;

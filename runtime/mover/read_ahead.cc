@@ -56,48 +56,67 @@ void ReadAhead::OnUse(const Tensor& tensor) {
   for (auto& [tier, unused] : unused_) unused.Erase(tensor.id.value);
 }
 
-void ReadAhead::FollowOrder() {
-  const int64_t uses = parts_.planner->uses();
-  if (order_ == parts_.planner->order()) {
-    looked_ = std::max(int64_t{0}, looked_ - (uses - uses_));
-    if (uses != uses_) waits_ = false;
-  } else {
-    order_ = parts_.planner->order();
-    looked_ = 0;
+void ReadAhead::FollowOrder(const MergedTrace& merged) {
+  if (order_ != merged.order()) {
+    order_ = merged.order();
+    looked_.clear();
     waits_ = false;
   }
-  uses_ = uses;
+  for (const auto& [key, lane] : merged.lanes()) {
+    Looked& looked = looked_[key];
+    const int64_t passed =
+        lane.position() - std::exchange(looked.position, lane.position());
+    looked.uses = std::max(int64_t{0}, looked.uses - passed);
+    if (passed > 0) waits_ = false;
+  }
+}
+
+std::optional<ReadAhead::Upcoming> ReadAhead::Next(const MergedTrace& merged) {
+  std::optional<Upcoming> first;
+  for (const auto& [key, lane] : merged.lanes()) {
+    Looked& looked = looked_[key];
+    const auto use = merged.Expected(lane, looked.uses);
+    if (!use.has_value()) continue;
+    if (first.has_value() && first->use.bytes <= use->bytes) continue;
+    first = {*use, &looked};
+  }
+  return first;
 }
 
 void ReadAhead::Propose(const absl::flat_hash_set<TierId>& lacking,
                         std::vector<QueueError>* errors) {
-  if (!parts_.enabled) return;
-  FollowOrder();
+  const MergedTrace* const merged = parts_.planner->merged();
+  if (!parts_.enabled || merged == nullptr) return;
+  FollowOrder(*merged);
   for (int i = 0; i < kMostUses && !waits_; ++i) {
-    const std::optional<ExpectedUse> use = parts_.planner->Expected(looked_);
-    Tensor* const tensor =
-        use.has_value() && !use->is_over ? Find(use->tensor) : nullptr;
+    const std::optional<Upcoming> next = Next(*merged);
+    if (!next.has_value()) {
+      waits_ = true;
+      return;
+    }
+    const LaneTrace::Expected& use = next->use;
+    Tensor* const tensor = use.is_over ? nullptr : Find(use.tensor);
     TierResidency* const residency =
         tensor == nullptr ? nullptr : ResidencyOf(*tensor);
     if (residency != nullptr && lacking.contains(residency->id())) return;
     auto outcome = Outcome::kDone;
-    if (!use.has_value() || (!use->is_over && IsFar(use->tensor, residency))) {
+    if (!use.is_over && IsFar(use.bytes, residency)) {
       outcome = Outcome::kNoRoom;
     } else if (residency != nullptr) {
       outcome = TryBegin(*tensor, *residency, errors);
     }
     if (outcome == Outcome::kRoomComes) return;
     waits_ = outcome == Outcome::kNoRoom;
-    if (!waits_) ++looked_;
+    if (!waits_) ++next->looked->uses;
   }
 }
 
 // What is in memory now may have left by the time that it is near, and what
 // does not exist yet may have come.
-bool ReadAhead::IsFar(TensorId key, const TierResidency* residency) const {
+bool ReadAhead::IsFar(int64_t bytes, const TierResidency* residency) const {
   const TierResidency& memory =
       residency == nullptr ? parts_.working->at(kDramTier) : *residency;
-  return parts_.planner->NextUse(key) > OutsideWindows(memory) / kAheadParts;
+  return bytes > OutsideWindows(memory) / kAheadParts;
 }
 
 Tensor* ReadAhead::Find(TensorId key) const {

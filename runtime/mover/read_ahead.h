@@ -76,11 +76,24 @@ class ReadAhead {
     void Erase(int64_t tensor);
   };
 
-  void FollowOrder();
+  // How far a lane is, and at how many of its uses from there on was looked.
+  struct Looked {
+    int64_t position = 0;
+    int64_t uses = 0;
+  };
+  // The use that comes first of those that were not looked at.
+  struct Upcoming {
+    LaneTrace::Expected use;
+    Looked* looked = nullptr;
+  };
+
+  void FollowOrder(const MergedTrace& merged);
+  std::optional<Upcoming> Next(const MergedTrace& merged);
   // The tensor that stands for that key now; null: there is none.
   Tensor* Find(TensorId key) const;
-  // `residency`: where it is to come; null: it does not exist.
-  bool IsFar(TensorId key, const TierResidency* residency) const;
+  // Of what is used so many bytes from now. `residency`: where it is to come;
+  // null: it does not exist.
+  bool IsFar(int64_t bytes, const TierResidency* residency) const;
   // Where the queue works that used it last; null: it is gone, or its tensors
   // come into its window alone.
   TierResidency* ResidencyOf(const Tensor& tensor) const;
@@ -99,9 +112,8 @@ class ReadAhead {
   // Of what is made anew in each step.
   absl::flat_hash_map<int64_t, TensorId> newest_;  // by key
   absl::flat_hash_map<TierId, Unused> unused_;
-  uint64_t order_ = 0;         // that is looked at
-  int64_t uses_ = 0;           // of that, so far
-  int64_t looked_ = 0;         // at so many from there on
+  uint64_t order_ = 0;                           // that is looked at
+  absl::flat_hash_map<int64_t, Looked> looked_;  // by lane
   bool waits_ = false;         // for a use, or the end of a pin
   int64_t largest_bytes_ = 0;  // that a queue of bytes used
 };

@@ -14,7 +14,7 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-void Access(AccessTrace& trace, const Ids& ids) {
+void AccessAll(AccessTrace& trace, const Ids& ids) {
   for (const int64_t id : ids) trace.OnAccess({id});
 }
 
@@ -29,7 +29,7 @@ Ids Upcoming(const AccessTrace& trace, int64_t count) {
 AccessTrace Recorded(const Ids& ids) {
   AccessTrace trace;
   trace.BeginStep();
-  Access(trace, ids);
+  AccessAll(trace, ids);
   trace.BeginStep();
   return trace;
 }
@@ -37,7 +37,7 @@ AccessTrace Recorded(const Ids& ids) {
 TEST(AccessTraceTest, TheFirstStepKnowsNothing) {
   AccessTrace trace;
   trace.BeginStep();
-  Access(trace, {1, 2});
+  AccessAll(trace, {1, 2});
   EXPECT_FALSE(trace.has_replay());
   EXPECT_EQ(Upcoming(trace, 3), Ids{});
   EXPECT_EQ(trace.NextUse({1}), kUnknownUse);
@@ -47,7 +47,7 @@ TEST(AccessTraceTest, ARepeatedStepIsForetold) {
   AccessTrace trace = Recorded({5, 6, 7, 8});
   EXPECT_TRUE(trace.has_replay());
   EXPECT_EQ(Upcoming(trace, 2), (Ids{5, 6}));
-  Access(trace, {5, 6});
+  AccessAll(trace, {5, 6});
   EXPECT_EQ(Upcoming(trace, 2), (Ids{7, 8}));
   EXPECT_EQ(trace.NextUse({7}), 0);
   EXPECT_EQ(trace.NextUse({8}), 1);
@@ -77,9 +77,9 @@ TEST(AccessTraceTest, WhatStayedIsNotUpcoming) {
   EXPECT_EQ(Upcoming(trace, 1), Ids{7});
   EXPECT_EQ(Upcoming(trace, 100), (Ids{7, 9}));
   EXPECT_EQ(trace.NextUse({8}), 3);
-  Access(trace, {5, 6, 7});
+  AccessAll(trace, {5, 6, 7});
   EXPECT_EQ(Upcoming(trace, 100), (Ids{9, 7}));
-  Access(trace, {8, 9});
+  AccessAll(trace, {8, 9});
   EXPECT_EQ(Upcoming(trace, 1), Ids{7});
   trace.BeginStep();  // the one in which all came
   EXPECT_EQ(Upcoming(trace, 100), (Ids{5, 6, 7, 8, 9}));
@@ -96,7 +96,7 @@ TEST(AccessTraceTest, WhereAllStayedNothingIsUpcoming) {
 
 TEST(AccessTraceTest, UpcomingWrapsRoundOnce) {
   AccessTrace trace = Recorded({5, 6, 7});
-  Access(trace, {5, 6});
+  AccessAll(trace, {5, 6});
   EXPECT_EQ(Upcoming(trace, 2), (Ids{7, 5}));
   EXPECT_EQ(Upcoming(trace, 100), (Ids{7, 5, 6}));
   EXPECT_EQ(Upcoming(trace, 0), Ids{});
@@ -105,42 +105,42 @@ TEST(AccessTraceTest, UpcomingWrapsRoundOnce) {
 TEST(AccessTraceTest, ATensorMayComeTwiceInAStep) {
   AccessTrace trace = Recorded({1, 2, 1, 3});
   EXPECT_EQ(trace.NextUse({1}), 0);
-  Access(trace, {1});
+  AccessAll(trace, {1});
   EXPECT_EQ(trace.NextUse({1}), 1);
-  Access(trace, {2, 1});
+  AccessAll(trace, {2, 1});
   EXPECT_EQ(Upcoming(trace, 2), (Ids{3, 1}));
   EXPECT_EQ(trace.NextUse({1}), 1);
 }
 
 TEST(AccessTraceTest, ASkipMovesThePosition) {
   AccessTrace trace = Recorded({1, 2, 3, 4, 5});
-  Access(trace, {1, 4});
+  AccessAll(trace, {1, 4});
   EXPECT_EQ(Upcoming(trace, 2), (Ids{5, 1}));
 }
 
 TEST(AccessTraceTest, AJumpBackGoesRoundTheEnd) {
   AccessTrace trace = Recorded({1, 2, 3, 4, 5});
-  Access(trace, {4, 1});
+  AccessAll(trace, {4, 1});
   EXPECT_EQ(Upcoming(trace, 3), (Ids{2, 3, 4}));
 }
 
 TEST(AccessTraceTest, AnUnknownTensorLeavesThePosition) {
   AccessTrace trace = Recorded({1, 2, 3});
-  Access(trace, {1, 99});
+  AccessAll(trace, {1, 99});
   EXPECT_EQ(Upcoming(trace, 1), Ids{2});
   EXPECT_EQ(trace.NextUse({99}), kUnknownUse);
 }
 
 TEST(AccessTraceTest, TheNextStepReplaysWhatThisOneDid) {
   AccessTrace trace = Recorded({1, 2, 3});
-  Access(trace, {3, 99, 2, 1});  // reversed, with a stranger
+  AccessAll(trace, {3, 99, 2, 1});  // reversed, with a stranger
   trace.BeginStep();
   EXPECT_EQ(Upcoming(trace, 10), (Ids{3, 99, 2, 1}));
 }
 
 TEST(AccessTraceTest, AnEmptyStepSaysNothing) {
   AccessTrace trace = Recorded({1, 2, 3});
-  Access(trace, {1});
+  AccessAll(trace, {1});
   trace.BeginStep();
   trace.BeginStep();
   EXPECT_EQ(Upcoming(trace, 10), (Ids{1}));
@@ -148,14 +148,14 @@ TEST(AccessTraceTest, AnEmptyStepSaysNothing) {
 
 TEST(AccessTraceTest, TheEndOfTheStepIsFollowedByItsStart) {
   AccessTrace trace = Recorded({1, 2, 3});
-  Access(trace, {1, 2, 3});
+  AccessAll(trace, {1, 2, 3});
   EXPECT_EQ(Upcoming(trace, 2), (Ids{1, 2}));
   EXPECT_EQ(trace.NextUse({1}), 0);
 }
 
 TEST(AccessTraceTest, ForgetForgetsBoth) {
   AccessTrace trace = Recorded({1, 2, 3});
-  Access(trace, {1, 2});
+  AccessAll(trace, {1, 2});
   trace.Forget();
   EXPECT_FALSE(trace.has_replay());
   EXPECT_EQ(trace.NextUse({1}), kUnknownUse);

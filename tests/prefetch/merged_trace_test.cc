@@ -14,9 +14,13 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-// Each use takes one byte, so that next uses are counted in uses.
+constexpr int64_t kLane = 3;
+constexpr int64_t kOther = 4;
+
+// Each use takes one byte, so that next uses are counted in uses. All are in
+// one lane.
 void Use(MergedTrace& trace, const Ids& ids) {
-  for (const int64_t id : ids) trace.OnUse({id}, 1);
+  for (const int64_t id : ids) trace.OnUse(kLane, {id}, 1);
 }
 
 Ids FromTo(int64_t first, int64_t end) {
@@ -37,8 +41,9 @@ MergedTrace Replaying(const Ids& ids) {
 // is over.
 Ids Expected(const MergedTrace& trace, int64_t count) {
   Ids ids;
-  for (int64_t i = 0; i < count; ++i) {
-    const std::optional<ExpectedUse> use = trace.Expected(i);
+  const auto lane = trace.lanes().find(kLane);
+  for (int64_t i = 0; i < count && lane != trace.lanes().end(); ++i) {
+    const auto use = trace.Expected(lane->second, i);
     if (!use.has_value()) break;
     if (!use->is_over) ids.push_back(use->tensor.value);
   }
@@ -48,10 +53,10 @@ Ids Expected(const MergedTrace& trace, int64_t count) {
 TEST(MergedTraceTest, TheFirstStepKnowsNothing) {
   MergedTrace trace;
   trace.BeginStep();
-  EXPECT_FALSE(trace.OnUse({1}, 1));
-  EXPECT_FALSE(trace.OnUse({1}, 1));
+  EXPECT_FALSE(trace.OnUse(kLane, {1}, 1));
+  EXPECT_FALSE(trace.OnUse(kLane, {1}, 1));
   EXPECT_FALSE(trace.has_replay());
-  EXPECT_EQ(trace.Expected(0), std::nullopt);
+  EXPECT_EQ(Expected(trace, 9), Ids());
   EXPECT_EQ(trace.NextUse({1}), kUnknownUse);
 }
 
@@ -59,7 +64,7 @@ TEST(MergedTraceTest, TheNextStepIsAsTheLast) {
   MergedTrace trace = Replaying({1, 2, 2, 3, 2, 1});  // 1 2 3 2 1
   EXPECT_EQ(Expected(trace, 9), (Ids{1, 2, 3, 2, 1}));
   EXPECT_EQ(trace.NextUse({3}), 2);
-  EXPECT_TRUE(trace.OnUse({1}, 1));
+  EXPECT_TRUE(trace.OnUse(kLane, {1}, 1));
   EXPECT_EQ(trace.NextUse({2}), 0);
   EXPECT_EQ(trace.NextUse({3}), 1);
   EXPECT_EQ(trace.NextUse({1}), 3);
@@ -68,7 +73,7 @@ TEST(MergedTraceTest, TheNextStepIsAsTheLast) {
   EXPECT_EQ(trace.NextUse({3}), 3);            // in the step after this one
   EXPECT_EQ(Expected(trace, 2), (Ids{1, 1}));  // which begins so
   EXPECT_EQ(trace.NextUse({9}), kUnknownUse);
-  EXPECT_FALSE(trace.OnUse({9}, 1));
+  EXPECT_FALSE(trace.OnUse(kLane, {9}, 1));
 }
 
 TEST(MergedTraceTest, AStepWithoutUsesSaysNothing) {
@@ -130,11 +135,7 @@ TEST(MergedTraceTest, AStepThatGoesOnElsewhereIsFollowedThere) {
   Use(trace, {515});
   EXPECT_EQ(trace.NextUse({516}), 0);
   EXPECT_NE(trace.order(), order);
-  // The place that it left is expected for a while.
-  EXPECT_EQ(trace.NextUse({12}), 2);
-  Use(trace, FromTo(516, 900));
-  EXPECT_EQ(trace.NextUse({900}), 0);
-  EXPECT_EQ(trace.NextUse({12}), 112);
+  EXPECT_EQ(trace.NextUse({12}), 496);  // in the next step
 }
 
 // As an evaluation in the midst of a step: forward comes once more.
@@ -147,25 +148,70 @@ TEST(MergedTraceTest, WhatComesOnceMoreIsFollowed) {
 }
 
 // Updates that ran before forward in one step run beside it in the next: what
-// forward uses is expected soon by forward's own pace.
-TEST(MergedTraceTest, TwoThatChangeTheirPaceAreFollowedEach) {
+// each of them uses is expected soon by its own pace.
+TEST(MergedTraceTest, LanesThatChangeTheirPaceAreFollowedEach) {
   constexpr int64_t kCount = 400;
-  Ids order = FromTo(0, kCount);
-  const Ids forward = FromTo(1000, 1000 + kCount);
-  order.insert(order.end(), forward.begin(), forward.end());
-  MergedTrace trace = Replaying(order);
-  for (int64_t i = 0; i < kCount - 10; ++i) {
-    Use(trace, {i, 1000 + i});
-    if (i < 20) continue;
-    ASSERT_EQ(trace.NextUse({i + 5}), 4) << i;
-    ASSERT_EQ(trace.NextUse({1000 + i + 5}), 4) << i;
-  }
-  // And in the step after it both are one order again.
+  MergedTrace trace;
+  for (const int64_t id : FromTo(0, kCount)) trace.OnUse(kOther, {id}, 1);
+  for (const int64_t id : FromTo(0, kCount)) trace.OnUse(kLane, {id}, 1);
   trace.BeginStep();
+  EXPECT_EQ(trace.NextUse({9}), 9);
+  const uint64_t order = trace.order();
   for (int64_t i = 0; i < kCount - 20; ++i) {
-    Use(trace, {i, 1000 + i});
+    trace.OnUse(kOther, {i}, 1);
+    trace.OnUse(kLane, {i}, 1);
+    ASSERT_EQ(trace.NextUse({i + 5}), 4) << i;
+    // Where neither of them is expected to use it before the next step.
+    ASSERT_GT(trace.NextUse({i}), kCount / 2) << i;
+  }
+  EXPECT_EQ(trace.order(), order);
+  // And in the step after it they go together, as they did.
+  trace.BeginStep();
+  for (int64_t i = 0; i < kCount - 30; ++i) {
+    trace.OnUse(kOther, {i}, 1);
+    trace.OnUse(kLane, {i}, 1);
     ASSERT_EQ(trace.NextUse({i + 5}), 8) << i;
   }
+}
+
+// Those that ran beside each other run one after the other: who waits is
+// expected later by what the other one uses.
+TEST(MergedTraceTest, ALaneThatWaitsIsExpectedLater) {
+  constexpr int64_t kCount = 400;
+  MergedTrace trace;
+  for (const int64_t id : FromTo(0, kCount)) {
+    trace.OnUse(kOther, {id}, 1);
+    trace.OnUse(kLane, {1000 + id}, 1);
+  }
+  trace.BeginStep();
+  for (int64_t i = 0; i < kCount - 20; ++i) {
+    trace.OnUse(kOther, {i}, 1);
+    ASSERT_EQ(trace.NextUse({i + 5}), 9) << i;
+    ASSERT_GE(trace.NextUse({1000}), i) << i;
+  }
+  trace.OnUse(kLane, {1000}, 1);  // it goes on
+  EXPECT_EQ(trace.NextUse({1001}), 0);
+  EXPECT_EQ(trace.NextUse({1006}), 10);
+}
+
+// As the steps of an optimizer after backward.
+TEST(MergedTraceTest, ALaneWhoseTurnIsToComeIsExpectedThen) {
+  MergedTrace trace;
+  for (const int64_t id : FromTo(0, 100)) trace.OnUse(kLane, {id}, 1);
+  for (const int64_t id : FromTo(500, 600)) trace.OnUse(kOther, {id}, 1);
+  trace.BeginStep();
+  for (int64_t i = 0; i < 100; ++i) {
+    ASSERT_EQ(trace.NextUse({500}), 100 - i);
+    trace.OnUse(kLane, {i}, 1);
+  }
+  EXPECT_EQ(trace.NextUse({500}), 0);
+  EXPECT_EQ(trace.NextUse({0}), 100);
+  trace.OnUse(kOther, {500}, 1);
+  EXPECT_EQ(trace.NextUse({501}), 0);
+  EXPECT_EQ(trace.NextUse({0}), 99);
+  trace.DropLanes(kOther, kOther + 1);
+  EXPECT_EQ(trace.NextUse({501}), kUnknownUse);
+  EXPECT_GE(trace.NextUse({0}), 0);
 }
 
 TEST(MergedTraceTest, UsesWithoutAnEndAreNoStep) {
@@ -196,7 +242,7 @@ TEST(MergedTraceTest, NextUsesAreThoseOfASearch) {
     return sizes[static_cast<size_t>(id)];
   };
   MergedTrace trace;
-  for (const int64_t id : order) trace.OnUse({id}, bytes_of(id));
+  for (const int64_t id : order) trace.OnUse(kLane, {id}, bytes_of(id));
   trace.BeginStep();
   int64_t position = 0;
   for (size_t at = 0; at < order.size(); ++at) {
@@ -208,7 +254,7 @@ TEST(MergedTraceTest, NextUsesAreThoseOfASearch) {
       EXPECT_EQ(trace.NextUse({id}), expected) << at << " " << id;
     }
     EXPECT_EQ(trace.position(), position);
-    trace.OnUse({order[at]}, bytes_of(order[at]));
+    trace.OnUse(kLane, {order[at]}, bytes_of(order[at]));
     position += bytes_of(order[at]);
   }
 }
@@ -228,7 +274,9 @@ TEST(MergedTraceTest, AnyOrderIsFollowed) {
       if (random() % 40 == 0) from = static_cast<int64_t>(random() % 300);
       const bool is_in_order = random() % 4 > 0;
       const int64_t id = is_in_order ? from++ : static_cast<int64_t>(random());
-      trace.OnUse({id % tensors}, 1 + static_cast<int64_t>(random() % 9));
+      const auto lane = static_cast<int64_t>(random() % 3);
+      trace.OnUse(lane, {id % tensors}, 1 + static_cast<int64_t>(random() % 9));
+      if (random() % 500 == 0) trace.DropLanes(lane, lane + 1);
       if (trace.order() == order) {
         ASSERT_GE(trace.position(), position) << seed;
       }

@@ -81,8 +81,8 @@ class MergedOrder : public TracePlannerTest {
   // The model's step: forward over a and b, then what the optimizer has.
   void Step(int64_t state_bytes) {
     planner_.BeginStep(1);
-    planner_.OnUse(kA, 10);
-    planner_.OnUse(kB, 20);
+    planner_.OnUse(1, 0, kA, 10);
+    planner_.OnUse(1, 0, kB, 20);
     planner_.BeginStep(2);
     planner_.OnAccess(2, kC, /*stays=*/false, state_bytes);
   }
@@ -95,7 +95,7 @@ TEST_F(MergedOrder, NextUsesAreInBytesUsedUntilThen) {
   EXPECT_EQ(planner_.NextUse(kA), 0);
   EXPECT_EQ(planner_.NextUse(kB), 10);
   EXPECT_EQ(planner_.NextUse(kC), 30);
-  planner_.OnUse(kA, 10);
+  planner_.OnUse(1, 0, kA, 10);
   EXPECT_EQ(planner_.NextUse(kA), 420);  // b, c, and then again
 }
 
@@ -103,8 +103,8 @@ TEST_F(MergedOrder, StepsOfSeveralQueuesAreOneStep) {
   Step(400);
   Step(400);
   planner_.BeginStep(1);
-  planner_.OnUse(kA, 10);
-  planner_.OnUse(kB, 20);
+  planner_.OnUse(1, 0, kA, 10);
+  planner_.OnUse(1, 0, kB, 20);
   // The optimizer's step, in the same one: the order goes on where it is.
   planner_.BeginStep(2);
   EXPECT_EQ(planner_.NextUse(kC), 0);
@@ -117,7 +117,7 @@ TEST_F(MergedOrder, APositionGrowsUntilAnotherOrderBegins) {
   const uint64_t order = planner_.order();
   EXPECT_EQ(planner_.position(), 0);
   const int64_t b_at = planner_.position() + planner_.NextUse(kB);
-  planner_.OnUse(kA, 10);
+  planner_.OnUse(1, 0, kA, 10);
   EXPECT_EQ(planner_.position(), 10);
   EXPECT_EQ(planner_.position() + planner_.NextUse(kB), b_at);
   EXPECT_EQ(planner_.order(), order);
@@ -128,9 +128,9 @@ TEST_F(MergedOrder, APositionGrowsUntilAnotherOrderBegins) {
 
 TEST_F(MergedOrder, AQueueThatIsClosedBeginsNoStepForTheOthers) {
   planner_.BeginStep(2);
-  planner_.OnUse(kA, 10);
+  planner_.OnUse(1, 0, kA, 10);
   planner_.BeginStep(1);
-  planner_.OnUse(kB, 20);
+  planner_.OnUse(1, 0, kB, 20);
   planner_.Close(2);
   EXPECT_EQ(planner_.NextUse(kA), kUnknownUse);
   planner_.BeginStep(1);

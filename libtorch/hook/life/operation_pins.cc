@@ -113,6 +113,15 @@ void OperationPins::AwaitLife(StorageLife& storage, bool holds_pins) {
   storage.word().AwaitLife(holds_pins);
 }
 
+bool OperationPins::IsTaken(const StorageLife& storage) const {
+  if (std::count(storages_.begin(), storages_.end(), &storage) > 1) return true;
+  for (const OperationPins* pins = outer_; pins != nullptr;
+       pins = pins->outer_) {
+    if (absl::c_linear_search(pins->storages_, &storage)) return true;
+  }
+  return false;
+}
+
 bool OperationPins::PinStopping(StorageLife& storage) {
   storages_.pop_back();
   // The caller, which waits for this storage, lets go of the others.
@@ -164,7 +173,7 @@ absl::Status OperationPins::BringOne(StorageLife& storage,
   const WithoutPython without;
   ByteWindow& window = storage.window();
   if (storage.word().state() == Residency::kResident) {
-    if (caller != ByteWindow::Caller::kBeside) window.NoteUse(storage);
+    window.NoteUse(storage, caller);
     return absl::OkStatus();
   }
   const Waiting elsewhere(&window);

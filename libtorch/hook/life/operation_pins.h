@@ -98,13 +98,17 @@ class OperationPins {
   };
 
  private:
+  // Notes the storage that was pushed last. An operation's use of what it takes
+  // twice, or of what an operation around it takes, is part of one use.
   void Note(StorageLife& storage, Residency state) {
-    if (state == Residency::kResident) {
-      storage.window().NoteUse(storage);
-    } else {
+    if (state != Residency::kResident) {
       is_away_ = true;
+    } else if (!IsTaken(storage)) {
+      storage.window().NoteUse(storage, ByteWindow::Caller::kOperation);
     }
   }
+  // Returns whether this operation took it before, or one around this does.
+  bool IsTaken(const StorageLife& storage) const;
   // Tries the storage that was pushed last again, as it may be stopping: such a
   // storage takes pins only of a thread that has some already.
   bool PinStopping(StorageLife& storage);

@@ -82,7 +82,9 @@ class ByteWindow {
 
   // Notes a use of a tensor that is here, by a thread that has it pinned. What
   // is fetched, or filled, is used thereby.
-  void NoteUse(const WindowTensor& tensor) { pins_.queue().NoteUse(tensor); }
+  void NoteUse(const WindowTensor& tensor, Caller caller) {
+    pins_.queue().NoteUse(tensor, Asker::LaneOf(caller));
+  }
   // Begins a step, which is expected to use what the last one used.
   void BeginStep();
   // Brings all of these tensors as one group, or waits for the threads that do;

@@ -9,18 +9,20 @@ constexpr size_t kMostUses = 64;
 
 }  // namespace
 
-bool UntoldUses::Add(TensorId tensor, int64_t size_bytes, int64_t most_bytes) {
+bool UntoldUses::Add(UseLane lane, TensorId tensor, int64_t size_bytes,
+                     int64_t most_bytes) {
   OrderedLock lock(mutex_);
-  if (!uses_.empty() && uses_.back() == tensor) return false;
-  uses_.push_back(tensor);
+  std::vector<TensorId>& uses = uses_[static_cast<size_t>(lane)];
+  if (!uses.empty() && uses.back() == tensor) return false;
+  uses.push_back(tensor);
   bytes_ += size_bytes;
-  return uses_.size() >= kMostUses || bytes_ >= most_bytes;
+  return uses.size() >= kMostUses || bytes_ >= most_bytes;
 }
 
-std::vector<TensorId> UntoldUses::Take() {
+std::vector<TensorId> UntoldUses::Take(UseLane lane) {
   OrderedLock lock(mutex_);
   bytes_ = 0;
-  return std::exchange(uses_, {});
+  return std::exchange(uses_[static_cast<size_t>(lane)], {});
 }
 
 }  // namespace terrace

@@ -44,7 +44,8 @@ absl::StatusOr<WindowPins::Brought> WindowPins::Take(const Tensors& tensors,
                                                      absl::Time deadline) {
   TERRACE_ASSIGN_OR_RETURN(
       WindowQueue::Taken taken,
-      queue_.Take(tensors, access, TokensOf(asker.in_use), deadline));
+      queue_.Take(tensors, access, TokensOf(asker.in_use), deadline,
+                  FetchAsker::LaneOf(asker.caller)));
   Brought brought = {std::move(taken.pins), taken.cause, taken.ahead};
   for (const WindowTensor* const each : tensors) room_.Take(FootprintOf(*each));
   if (taken.beyond_bytes == 0) return brought;

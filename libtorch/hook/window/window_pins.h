@@ -38,6 +38,12 @@ struct FetchAsker {
     kCopy,    // the library's own
     kBeside,  // a copy that is no use by the model
   };
+  // Its uses' lane: the program's own are the model's.
+  static UseLane LaneOf(Caller caller) {
+    return caller == Caller::kOperation || caller == Caller::kLease
+               ? UseLane::kOperations
+               : UseLane::kCopies;
+  }
   Caller caller = Caller::kOperation;
   absl::string_view operation = {};  // its name
   int64_t operation_bytes = 0;       // what it takes of the window in all

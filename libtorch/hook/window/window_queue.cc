@@ -43,9 +43,9 @@ void WindowQueue::Shut() {
 
 absl::StatusOr<WindowQueue::Taken> WindowQueue::Take(
     absl::Span<WindowTensor* const> tensors, Access access,
-    absl::Span<const uint64_t> in_use, absl::Time deadline) {
+    absl::Span<const uint64_t> in_use, absl::Time deadline, UseLane lane) {
   TellUses();
-  const Request request = Push(tensors, access, in_use, deadline);
+  const Request request = Push(tensors, access, in_use, deadline, lane);
   absl::StatusOr<Taken> taken = Await(request);
   Note(request, tensors, taken.ok() ? taken->pins : absl::Span<const Pin>());
   return taken;
@@ -54,14 +54,15 @@ absl::StatusOr<WindowQueue::Taken> WindowQueue::Take(
 WindowQueue::Request WindowQueue::Push(absl::Span<WindowTensor* const> tensors,
                                        Access access,
                                        absl::Span<const uint64_t> in_use,
-                                       absl::Time deadline) {
+                                       absl::Time deadline, UseLane lane) {
   std::vector<Want> wants;
   for (const WindowTensor* const each : tensors) {
     wants.push_back({each->id_, access});
   }
   OrderedLock lock(mutex_);
   taking_.insert(++tickets_);
-  return {tickets_, queue_->Push(wants, in_use, deadline)};
+  return {tickets_,
+          queue_->Push(wants, in_use, deadline, static_cast<int>(lane))};
 }
 
 // By its deadline a request is answered, but for what its transfers take.
@@ -106,14 +107,18 @@ void WindowQueue::Forget(WindowTensor& tensor) {
   tensor.word().EndWant();
 }
 
-void WindowQueue::NoteUse(const WindowTensor& tensor) {
+void WindowQueue::NoteUse(const WindowTensor& tensor, UseLane lane) {
   const int64_t most_bytes = most_bytes_.load(std::memory_order_relaxed) / 8;
-  if (untold_.Add(tensor.id_, tensor.size_bytes(), most_bytes)) TellUses();
+  if (untold_.Add(lane, tensor.id_, tensor.size_bytes(), most_bytes)) {
+    TellUses();
+  }
 }
 
 void WindowQueue::TellUses() {
-  const std::vector<TensorId> uses = untold_.Take();
-  if (!uses.empty()) queue_->Touch(uses);
+  for (const UseLane lane : {UseLane::kOperations, UseLane::kCopies}) {
+    const std::vector<TensorId> uses = untold_.Take(lane);
+    if (!uses.empty()) queue_->Touch(uses, static_cast<int>(lane));
+  }
 }
 
 void WindowQueue::BeginStep() {

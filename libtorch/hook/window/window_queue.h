@@ -83,12 +83,12 @@ class WindowQueue {
   // calling thread uses. Errors are those of ByteQueue.
   absl::StatusOr<Taken> Take(absl::Span<WindowTensor* const> tensors,
                              Access access, absl::Span<const uint64_t> in_use,
-                             absl::Time deadline);
+                             absl::Time deadline, UseLane lane);
   // The tensor's pin is about to end, and its word is the caller's.
   void Forget(WindowTensor& tensor);
 
   // Notes a use of a tensor that is here, and tells the Runtime of those noted.
-  void NoteUse(const WindowTensor& tensor);
+  void NoteUse(const WindowTensor& tensor, UseLane lane);
   void TellUses();
   // Begins a step, which is expected to use what the last one used.
   void BeginStep();
@@ -111,7 +111,8 @@ class WindowQueue {
     absl::StatusOr<uint64_t> id;
   };
   Request Push(absl::Span<WindowTensor* const> tensors, Access access,
-               absl::Span<const uint64_t> in_use, absl::Time deadline);
+               absl::Span<const uint64_t> in_use, absl::Time deadline,
+               UseLane lane);
   absl::StatusOr<Taken> Await(const Request& request);
   // The thread has its answer: these pins, or none.
   void Note(const Request& request, absl::Span<WindowTensor* const> tensors,

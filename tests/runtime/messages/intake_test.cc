@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "terrace/byte_queue.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/own_child.h"
 
@@ -197,6 +198,18 @@ TEST_F(IntakeOfBytes, AQueueTakesItsOwnKindOfGroupAlone) {
   ExpectRefused(OpenBytesRequest{.window_bytes = 0}, "a window of 0 bytes");
 }
 
+TEST_F(IntakeOfBytes, AUseIsInALaneThatTheQueueHas) {
+  PushBytesRequest push = BytesOf({0});
+  push.lane = kMostLanes;
+  ExpectRefused(push, "lane 4 of a queue of bytes, which has 4");
+  push.lane = -1;
+  ExpectRefused(push, "lane -1 of a queue of bytes");
+  ExpectRefused(TouchRequest{.queue = 10, .lane = kMostLanes}, "lane 4");
+  push.lane = kMostLanes - 1;
+  EXPECT_TRUE(intake_.Post(push).ok());
+  EXPECT_EQ(Posted<PushBytesRequest>().lane, kMostLanes - 1);
+}
+
 TEST_F(IntakeOfBytes, AnotherClientsPinIsNeitherKeptNorInUse) {
   const uint64_t others = TokensOf(kClient + 1) | 5;
   ExpectRefused(KeepRequest{others}, "is of client 4, and this is client 3");
@@ -218,6 +231,10 @@ TEST_F(IntakeOfBytes, ATouchJoinsOneThatWasNotRead) {
               ElementsAre(TensorId{0}, TensorId{2}, TensorId{1}));
   EXPECT_TRUE(intake_.Post(touch).ok());  // that one was read
   EXPECT_EQ(inbox_->posted(), 2u);
+  touch.lane = 1;  // by itself, as it has another order
+  EXPECT_TRUE(intake_.Post(touch).ok());
+  EXPECT_EQ(inbox_->posted(), 3u);
+  EXPECT_EQ(inbox_->requests(), 3);
 }
 
 TEST_F(IntakeOfBytes, WhatIsNotReadDoesNotGrowWithoutAnEnd) {

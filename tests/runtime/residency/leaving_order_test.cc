@@ -37,7 +37,7 @@ class LeavingOrderTest : public testing::Test {
     planner_.BeginStep(0);
   }
   void Use(LeavingOrder& order, Tensor& tensor) {
-    planner_.OnUse(KeyOf(tensor), ResidentBytes(tensor.spec.size_bytes));
+    planner_.OnUse(0, 0, KeyOf(tensor), ResidentBytes(tensor.spec.size_bytes));
     order.OnUse(tensor);
   }
   static std::vector<Tensor*> First(LeavingOrder& order, int64_t bytes) {

@@ -205,7 +205,10 @@ void ByteCustomers::Push(Customer& customer, Thread& thread) {
     }
     wants.push_back({tensors_[static_cast<size_t>(use.tensor)].id, use.access});
   }
-  customer.queue->Touch(touched);
+  // A thread's uses follow each other.
+  const auto lane =
+      static_cast<int>(&thread - customer.threads.data()) % kMostLanes;
+  customer.queue->Touch(touched, lane);
   std::vector<uint64_t> tokens = TokensOf(customer, thread);
   Operation has;
   for (const Use& use : thread.next) {
@@ -222,7 +225,8 @@ void ByteCustomers::Push(Customer& customer, Thread& thread) {
       world_.clock().Now() + absl::Microseconds(1 << (8 + Draw(16)));
   if (options_.reads) thread.deadline = absl::InfiniteFuture();
   thread.pushed = acts_;
-  const auto request = customer.queue->Push(wants, tokens, thread.deadline);
+  const auto request =
+      customer.queue->Push(wants, tokens, thread.deadline, lane);
   ASSERT_TRUE(request.ok()) << request.status();
   thread.request = *request;
   for (const Use& use : thread.next) customer.coming[use.tensor] = *request;

@@ -53,7 +53,7 @@ absl::Status WithBytes(ByteWindow& window, FakeTensor& tensor, bool writes,
   absl::Status status;
   const bool is_here = tensor.word().Pin() == Residency::kResident;
   if (is_here) {
-    window.NoteUse(tensor);
+    window.NoteUse(tensor, ByteWindow::Caller::kOperation);
   } else {
     status = window.Fetch({&tensor});
   }
