@@ -59,6 +59,15 @@ class Model {
            static_cast<double>(tensors_.size());
   }
   void Evict() { hook_->EvictAll(); }
+  // Messages to the mover that a tensor's fetch takes, with those by which it
+  // leaves again.
+  double Requests() {
+    const int64_t before = runtime_->GetStats().requests;
+    Forward();
+    Evict();
+    const int64_t asked = runtime_->GetStats().requests - before - 1;
+    return static_cast<double>(asked) / static_cast<double>(tensors_.size());
+  }
 
  private:
   std::unique_ptr<Runtime> runtime_;
@@ -85,22 +94,25 @@ absl::Status RunFetches(int64_t rounds, bool json) {
     }
   }
   for (size_t i = 0; i < sizes.size(); ++i) {
+    models[i]->Evict();
+    const double requests = models[i]->Requests();
     const Spread there = SpreadOf(again[i]);
     const Spread fetched = SpreadOf(away[i]);
     if (json) {
       absl::PrintF(
           "{\"tensors\":%d,\"window_parts\":%d,"
-          "\"ns_again\":[%.0f,%.0f,%.0f],"
+          "\"requests\":%.3f,\"ns_again\":[%.0f,%.0f,%.0f],"
           "\"ns_fetched\":[%.0f,%.0f,%.0f]}\n",
-          sizes[i].tensors, sizes[i].parts, there.minimum, there.median,
-          there.maximum, fetched.minimum, fetched.median, fetched.maximum);
+          sizes[i].tensors, sizes[i].parts, requests, there.minimum,
+          there.median, there.maximum, fetched.minimum, fetched.median,
+          fetched.maximum);
       continue;
     }
     absl::PrintF(
         "%5d tensors, window 1/%d: fetched %.0f ns each (%.0f to %.0f), and "
-        "again %.0f\n",
+        "again %.0f; %.2f messages each\n",
         sizes[i].tensors, sizes[i].parts, fetched.median, fetched.minimum,
-        fetched.maximum, there.median);
+        fetched.maximum, there.median, requests);
   }
   return absl::OkStatus();
 }

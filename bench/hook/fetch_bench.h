@@ -11,7 +11,7 @@ namespace terrace::bench {
 // that a forward over all of them takes a tensor where all were evicted, beside
 // one where all are there, and the same with a window for a quarter of them,
 // where each is read and has another leave: median and range of so many rounds
-// in turn.
+// in turn. And the messages to the mover that a fetch and its end take.
 absl::Status RunFetches(int64_t rounds, bool json);
 
 }  // namespace terrace::bench

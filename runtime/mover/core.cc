@@ -218,7 +218,8 @@ Core::Core(CoreParts parts)
                .ports = &ports}) {}
 
 Report Core::report() const {
-  return Report({.resting = &resting,
+  return Report({.inbox = inbox.get(),
+                 .resting = &resting,
                  .links = &links,
                  .working = &working,
                  .staging = &others.staging,

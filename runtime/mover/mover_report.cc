@@ -25,6 +25,7 @@ Stats Report::MakeStats(const absl::Status& first_error) const {
   stats.paced_completions = engine.paced_completions;
   AddMemory(&stats);
   AddBytes(&stats);
+  stats.requests = parts_.inbox->requests();
   stats.host.quarantined_bytes = parts_.links->quarantined_bytes();
   const Admission::Counts& counts = parts_.admission->counts();
   stats.demand_reads = counts.demand_reads;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "runtime/messages/inbox.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/resting_tiers.h"
 #include "runtime/motion/transfers.h"
@@ -23,6 +24,7 @@ namespace terrace {
 
 // All outlive the report.
 struct ReportParts {
+  const Inbox* inbox = nullptr;
   const RestingTiers* resting = nullptr;
   const Links* links = nullptr;
   const WorkingTiers* working = nullptr;
