@@ -13,15 +13,18 @@ memory for all of them. For each budget a row per kind of step:
 
 and beside each, in turn, `raw`: reads and writes of as many bytes as its
 iteration moves, as in offload_step.py. The limit of a row's time is the larger
-one of torch.optim.AdamW(fused=True) in memory and raw. A row is a run
-of iterations as in late_step.py; bytes are those of all.
+one of torch.optim.AdamW(fused=True) in memory and raw. A row is a run of
+iterations as in late_step.py, time and bytes those of the measured ones; bytes
+of all, with those that follow a flush, are told beside them.
 
 With --bench the bytes are also told beside those of farthest next use over the
 model's own trace (terrace-bench offline): each operator's parameters, as a
 dispatch mode sees them in memory, gradients from when they are whole until
-their update, and state with its parameter's update. An eighth of the budget is
-`reserved` for motion. Counted from the sixth iteration on. Takes 4 GB of memory
-and 4 GB of disk.
+their update, and state with its parameter's update. What is `reserved` for
+motion is the window in which state is updated and an eighth of the other
+memory; the same with an eighth of the budget, and with none of it, is told
+beside. Counted from the eighth iteration on. Takes 4 GB of memory and 4 GB of
+disk.
 """
 
 import argparse
@@ -55,6 +58,7 @@ class Training(offload_step.Training):
     def __init__(self, arguments: argparse.Namespace, folder: str | None = None,
                  budget: str = '', **settings) -> None:
         self.offload = None
+        self.repeated_bytes = 0  # moved by iterations that are measured
         super().__init__(arguments, lambda parameters: torch.optim.AdamW(
             parameters, lr=1e-4, fused=True) if folder is None
             else self._below(parameters, folder, budget, settings))
@@ -75,13 +79,22 @@ class Training(offload_step.Training):
 
     def run(self) -> list[float]:
         """A run of iterations; no update goes on when it has ended."""
-        seconds = run_of(self.timed)
+        moved = []
+
+        def measured() -> float:
+            moved.append(self.moved())
+            return self.timed()
+        seconds = run_of(measured)
+        moved.append(self.moved())
+        self.repeated_bytes += moved[-1] - moved[UNMEASURED]
         if self.offload is not None:
             self.optimizer.flush()
         return seconds
 
     def moved(self) -> int:
-        """Bytes until now; no update may go on."""
+        """Bytes until now."""
+        if self.offload is None:
+            return 0
         stats = self.offload.stats()
         return stats['bytes_read'] + stats['bytes_written']
 
@@ -153,9 +166,8 @@ class Uses(TorchDispatchMode):
 
 
 def offline(bench: str, trace: str, budget: int, reserved: int,
-            rounds: int) -> dict[str, int]:
-    """The bytes an iteration, with the budget `less` what is reserved and with
-    the `whole` one."""
+            rounds: int) -> int:
+    """The bytes an iteration with the budget less what is reserved."""
     with tempfile.NamedTemporaryFile('w', suffix='.trace') as file:
         file.write(trace)
         file.flush()
@@ -164,8 +176,9 @@ def offline(bench: str, trace: str, budget: int, reserved: int,
              '--reserved', str(reserved), '--rounds', str(rounds), '--json'],
             check=True, capture_output=True, text=True).stdout
     rows = [json.loads(line) for line in output.splitlines()]
-    return {row['row']: (row['read'] + row['written']) // rounds
-            for row in rows}
+    least = next(row for row in rows
+                 if row['row'] == ('less' if reserved else 'whole'))
+    return (least['read'] + least['written']) // rounds
 
 
 def measure(arguments: argparse.Namespace, folder: str, memory: Training,
@@ -180,33 +193,38 @@ def measure(arguments: argparse.Namespace, folder: str, memory: Training,
               stats['budget_bytes'] // 4)
     seconds: dict[str, list[float]] = {'in memory': [], 'ours': [], 'raw': []}
     before = ours.moved()
+    ours.repeated_bytes = 0
     for _ in range(arguments.rounds):
         seconds['in memory'] += memory.run()
         seconds['ours'] += ours.run()
         started = time.perf_counter()
         raw.move()
         seconds['raw'].append(time.perf_counter() - started)
-    bytes_moved = (ours.moved() - before) // (arguments.rounds * _RUN)
+    bytes_of_all = (ours.moved() - before) // (arguments.rounds * _RUN)
+    bytes_moved = ours.repeated_bytes // (arguments.rounds * MEASURED)
     stats = ours.offload.stats()
+    window = ours.optimizer.stats()['staging_bytes']
     ours.close()
     medians = {name: statistics.median(each) for name, each in seconds.items()}
     limit = max(medians['in memory'], medians['raw'])
     row = {'kind': kind, 'budget': budget,
            'budget_bytes': stats['budget_bytes'], 'bytes': bytes_moved,
-           **medians,
+           'bytes_of_all': bytes_of_all, **medians,
            'spread': {name: (min(each), max(each))
                       for name, each in seconds.items()},
            'over_budget_bytes': stats['over_budget_bytes'],
            'to_limit': medians['ours'] / limit}
     if arguments.bench:
-        reserved = stats['budget_bytes'] // _MOTION_PARTS
-        least = offline(arguments.bench, uses.trace(kind),
-                        stats['budget_bytes'], reserved,
-                        arguments.rounds * _RUN)
-        row.update(reserved=reserved, bytes_less=least['less'],
-                   bytes_whole=least['whole'],
-                   to_less=bytes_moved / least['less'],
-                   to_whole=bytes_moved / least['whole'])
+        budget_bytes = stats['budget_bytes']
+        reserved = window + (budget_bytes - window) // _MOTION_PARTS
+        trace = uses.trace(kind)
+        for name, less in {'reserved': reserved, 'whole': 0,
+                           'eighth': budget_bytes // _MOTION_PARTS}.items():
+            least = offline(arguments.bench, trace, budget_bytes, less,
+                            arguments.rounds * _RUN)
+            row[f'to_{name}'] = bytes_moved / least
+            row[f'least_{name}'] = least
+        row.update(reserved=reserved, window=window)
     return row
 
 
@@ -235,10 +253,12 @@ def main() -> None:
                     f'{1e3 * row["ours"]:6.0f} ms, in memory '
                     f'{1e3 * row["in memory"]:5.0f}, raw '
                     f'{1e3 * row["raw"]:5.0f}: {row["to_limit"]:.2f} of the '
-                    f'limit; {row["bytes"] / 1e6:,.0f} MB')
+                    f'limit; {row["bytes"] / 1e6:,.0f} MB '
+                    f'({row["bytes_of_all"] / 1e6:,.0f} of all)')
             if arguments.bench:
-                text += (f', {row["to_less"]:.3f} of farthest next use '
-                         f'({row["to_whole"]:.3f} with the whole budget)')
+                text += (f', {row["to_reserved"]:.3f} of farthest next use '
+                         f'({row["to_eighth"]:.3f} with all but an eighth, '
+                         f'{row["to_whole"]:.3f} with the whole budget)')
             print(text, flush=True)
             print(json.dumps(row), flush=True)
 
