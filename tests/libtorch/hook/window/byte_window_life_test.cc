@@ -217,18 +217,22 @@ TEST_F(ByteWindowTest, RemovedTensorsGiveBackTheirRoomBelow) {
 }
 
 // Two threads write tensors of their own and read common ones, while a third
-// evicts and begins fetches.
+// evicts and begins fetches, until it has had its turn often enough.
 TEST_F(ByteWindowTest, ThreadsUseTensorsWhileAnotherEvicts) {
   Make(30, /*spare_pages=*/10);
   Fill({1, 2, 3, 4, 1, 2, 3, 4});
   constexpr int kShared = 4;
   std::atomic<int> users = 2;
   std::vector<std::thread> threads;
+  const auto is_at_end = [&](int use) {
+    if (use < 300) return false;
+    return use >= 100'000 || window().stats().evictions > 100;
+  };
   for (int user = 0; user < 2; ++user) {
     threads.emplace_back([&, user] {
       std::mt19937 random(static_cast<uint32_t>(user));
       std::vector<uint8_t> seeds = {4, 5, 6, 7};
-      for (int i = 0; i < 300; ++i) {
+      for (int i = 0; !is_at_end(i); ++i) {
         const int own = static_cast<int>(random() % 2) * 2 + user;
         const auto at = static_cast<size_t>(own);
         ASSERT_TRUE(Read(static_cast<int>(random() % kShared)).ok());
