@@ -47,6 +47,7 @@ LaneTrace::Followed LaneTrace::OnUse(TensorId tensor, int64_t place,
 
 void LaneTrace::Follow(int64_t position) {
   is_over_[static_cast<size_t>(position)] = true;
+  astray_uses_ = 0;
   followed_place_ = PlaceBehind(position);
   position_ = std::max(position_, position + 1);
 }
@@ -93,8 +94,7 @@ std::optional<LaneTrace::Expected> LaneTrace::ExpectedAt(int64_t count) const {
   const int64_t at = position_ + count - (is_next_step ? size() : 0);
   const int64_t bytes =
       PlaceOf(at) - place() + (is_next_step ? step_bytes_ : 0);
-  return Expected{replay_.step.accesses[static_cast<size_t>(at)],
-                  !is_next_step && is_over(at), bytes};
+  return Expected{replay_.step.accesses[static_cast<size_t>(at)], bytes};
 }
 
 std::optional<int64_t> LaneTrace::BytesUntil(TensorId tensor) const {

@@ -42,7 +42,6 @@ class LaneTrace {
   bool Has(TensorId tensor) const {
     return replay_.step.Find(tensor) != nullptr;
   }
-  int64_t recorded() const { return recording_.step.size(); }
   int64_t size() const { return replay_.step.size(); }
   // Uses of the replayed step before the position, and their bytes.
   int64_t position() const { return position_; }
@@ -58,8 +57,7 @@ class LaneTrace {
   // that is the lane's step or more.
   struct Expected {
     TensorId tensor;
-    bool is_over = false;  // it came before its turn
-    int64_t bytes = 0;     // between the position's place and its own
+    int64_t bytes = 0;  // between the position's place and its own
   };
   std::optional<Expected> ExpectedAt(int64_t count) const;
   // Bytes between the position's place and the next use of the tensor, counted

@@ -1,6 +1,7 @@
 #include "prefetch/merged_trace.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "policies/eviction.h"
@@ -11,21 +12,28 @@ namespace {
 // A step of so many uses more than four times the last one's is none, as of a
 // customer that never ends one: nothing is expected until the next step.
 constexpr int64_t kMostMoreUses = 64 << 10;
+// Lanes that change their pace by one of so many parts of the step change the
+// order.
+constexpr int64_t kLeadParts = 16;
 
 }  // namespace
 
 void MergedTrace::BeginStep() {
   is_endless_ = false;
-  ++order_;
-  if (recorded_uses_ == 0) return;
+  if (recorded_uses_ == 0) return BeginOrder();
   step_bytes_ = std::exchange(recorded_bytes_, 0);
   step_uses_ = std::exchange(recorded_uses_, 0);
   reached_ = 0;
   passed_bytes_ = 0;
   for (auto& [key, lane] : lanes_) lane.BeginStep(step_bytes_);
-  absl::erase_if(lanes_, [](const auto& each) {
-    return each.second.size() == 0;  // of a step or more ago
-  });
+  absl::erase_if(lanes_,
+                 [](const auto& each) { return each.second.size() == 0; });
+  BeginOrder();
+}
+
+void MergedTrace::BeginOrder() {
+  ++order_;
+  lead_ = reached_ - passed_bytes_;
 }
 
 void MergedTrace::Clear() {
@@ -34,7 +42,7 @@ void MergedTrace::Clear() {
   step_bytes_ = step_uses_ = 0;
   reached_ = 0;
   passed_bytes_ = 0;
-  ++order_;
+  BeginOrder();
 }
 
 bool MergedTrace::OnUse(int64_t lane, TensorId tensor, int64_t bytes) {
@@ -55,7 +63,13 @@ bool MergedTrace::OnUse(int64_t lane, TensorId tensor, int64_t bytes) {
   }
   passed_bytes_ += trace.passed_bytes() - passed;
   reached_ = std::max(reached_, trace.followed_place());
-  if (followed == LaneTrace::Followed::kJump) ++order_;
+  if (followed == LaneTrace::Followed::kJump) {
+    reached_ = trace.followed_place();
+    BeginOrder();
+  } else if (std::abs(reached_ - passed_bytes_ - lead_) >
+             step_bytes_ / kLeadParts) {
+    BeginOrder();
+  }
   return trace.Has(tensor);
 }
 
@@ -67,7 +81,7 @@ void MergedTrace::DropLanes(int64_t first, int64_t end) {
     passed_bytes_ -= each->second.passed_bytes();
   }
   lanes_.erase(begin, behind);
-  ++order_;
+  BeginOrder();
 }
 
 int64_t MergedTrace::BytesUntil(const LaneTrace& lane) const {

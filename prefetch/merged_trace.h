@@ -22,16 +22,16 @@ namespace terrace {
 
 class MergedTrace {
  public:
-  // The recorded step becomes the one to replay, from its start on. A step in
-  // which nothing was used says nothing: the one before it is replayed again.
+  // The recorded step becomes the one to replay, from its start on; a lane that
+  // it does not have is forgotten. A step in which nothing was used says
+  // nothing: the one before it is replayed again.
   void BeginStep();
   // A use in that lane: records it; whether it was foreseen, which is that the
-  // replayed step has it. `bytes`: those that it takes in memory.
+  // lane had it in the replayed step. `bytes`: those that it takes in memory.
   bool OnUse(int64_t lane, TensorId tensor, int64_t bytes);
   // Nothing is expected of these lanes any more.
   void DropLanes(int64_t first, int64_t end);
 
-  bool has_replay() const { return step_bytes_ > 0; }
   // The lanes' keys, and what each of them is at.
   using Lanes = absl::btree_map<int64_t, LaneTrace>;
   const Lanes& lanes() const { return lanes_; }
@@ -47,12 +47,14 @@ class MergedTrace {
   // tensor is not used, the sum of this and its next use stays about the same
   // until this has passed that sum.
   int64_t position() const { return passed_bytes_; }
-  // While it is the same that only grows, and so do the lanes' positions.
+  // While it is the same that only grows, and so do the lanes' positions; lanes
+  // that change their pace much, or go on elsewhere, begin another one.
   uint64_t order() const { return order_; }
 
  private:
   // Bytes used from now until the lane's next use.
   int64_t BytesUntil(const LaneTrace& lane) const;
+  void BeginOrder();
   void Clear();
 
   Lanes lanes_;
@@ -62,6 +64,7 @@ class MergedTrace {
   int64_t step_uses_ = 0;     // likewise
   int64_t reached_ = 0;       // the place that any lane has come to
   int64_t passed_bytes_ = 0;  // by all lanes
+  int64_t lead_ = 0;          // of the place before these, as the order began
   bool is_endless_ = false;
   uint64_t order_ = 0;
 };

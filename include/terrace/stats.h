@@ -128,8 +128,8 @@ struct Stats {
   int64_t window_bytes = 0;    // of open queues, in the first memory
   int64_t resident_bytes = 0;  // outside the windows, likewise
   ByteQueueStats bytes;
-  // From customers until now, that the mover has had a message for: uses that
-  // are told while others have not been read yet join these.
+  // Messages that customers have sent to the mover until now. Uses that are
+  // told while others have not been read yet join these.
   int64_t requests = 0;
   int64_t demand_reads = 0;      // tensors fetched because they were asked for
   int64_t prefetch_reads = 0;    // tensors fetched ahead of the request

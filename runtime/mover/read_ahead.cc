@@ -74,7 +74,7 @@ void ReadAhead::FollowOrder(const MergedTrace& merged) {
 std::optional<ReadAhead::Upcoming> ReadAhead::Next(const MergedTrace& merged) {
   std::optional<Upcoming> first;
   for (const auto& [key, lane] : merged.lanes()) {
-    Looked& looked = looked_[key];
+    Looked& looked = looked_.at(key);
     const auto use = merged.Expected(lane, looked.uses);
     if (!use.has_value()) continue;
     if (first.has_value() && first->use.bytes <= use->bytes) continue;
@@ -95,12 +95,12 @@ void ReadAhead::Propose(const absl::flat_hash_set<TierId>& lacking,
       return;
     }
     const LaneTrace::Expected& use = next->use;
-    Tensor* const tensor = use.is_over ? nullptr : Find(use.tensor);
+    Tensor* const tensor = Find(use.tensor);
     TierResidency* const residency =
         tensor == nullptr ? nullptr : ResidencyOf(*tensor);
     if (residency != nullptr && lacking.contains(residency->id())) return;
     auto outcome = Outcome::kDone;
-    if (!use.is_over && IsFar(use.bytes, residency)) {
+    if (IsFar(use.bytes, residency)) {
       outcome = Outcome::kNoRoom;
     } else if (residency != nullptr) {
       outcome = TryBegin(*tensor, *residency, errors);

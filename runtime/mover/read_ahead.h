@@ -76,7 +76,7 @@ class ReadAhead {
     void Erase(int64_t tensor);
   };
 
-  // How far a lane is, and at how many of its uses from there on was looked.
+  // How far a lane is, and how many of its uses from there on were looked at.
   struct Looked {
     int64_t position = 0;
     int64_t uses = 0;

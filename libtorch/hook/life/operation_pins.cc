@@ -1,6 +1,7 @@
 #include "libtorch/hook/life/operation_pins.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,6 +16,10 @@ namespace terrace {
 namespace {
 
 using Storages = OperationPins::Storages;
+
+// An operation of more storages may tell a use more than once, which costs less
+// than to look for each.
+constexpr size_t kMostLookedAt = 32;
 
 // Each thread has its own.
 constinit thread_local OperationPins* innermost = nullptr;
@@ -114,10 +119,15 @@ void OperationPins::AwaitLife(StorageLife& storage, bool holds_pins) {
 }
 
 bool OperationPins::IsTaken(const StorageLife& storage) const {
-  if (std::count(storages_.begin(), storages_.end(), &storage) > 1) return true;
+  const auto has = [&](const Storages& storages, size_t besides) {
+    if (storages.size() > kMostLookedAt) return false;
+    const auto end = storages.end() - static_cast<ptrdiff_t>(besides);
+    return std::find(storages.begin(), end, &storage) != end;
+  };
+  if (has(storages_, 1)) return true;
   for (const OperationPins* pins = outer_; pins != nullptr;
        pins = pins->outer_) {
-    if (absl::c_linear_search(pins->storages_, &storage)) return true;
+    if (has(pins->storages_, 0)) return true;
   }
   return false;
 }

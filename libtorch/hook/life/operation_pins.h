@@ -107,7 +107,8 @@ class OperationPins {
       storage.window().NoteUse(storage, ByteWindow::Caller::kOperation);
     }
   }
-  // Returns whether this operation took it before, or one around this does.
+  // Returns whether this operation took it before, or one around this does, as
+  // far as these are few.
   bool IsTaken(const StorageLife& storage) const;
   // Tries the storage that was pushed last again, as it may be stopping: such a
   // storage takes pins only of a thread that has some already.

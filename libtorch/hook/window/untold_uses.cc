@@ -19,10 +19,10 @@ bool UntoldUses::Add(UseLane lane, TensorId tensor, int64_t size_bytes,
   return uses.size() >= kMostUses || bytes_ >= most_bytes;
 }
 
-std::vector<TensorId> UntoldUses::Take(UseLane lane) {
+UntoldUses::Uses UntoldUses::Take() {
   OrderedLock lock(mutex_);
   bytes_ = 0;
-  return std::exchange(uses_[static_cast<size_t>(lane)], {});
+  return std::exchange(uses_, {});
 }
 
 }  // namespace terrace

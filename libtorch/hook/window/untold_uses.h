@@ -16,7 +16,8 @@
 namespace terrace {
 
 // The lanes of a window's queue (terrace/byte_queue.h): the model's operations,
-// and what the library copies for updates, which may run beside them.
+// and what the library copies, for updates above all, which may run beside
+// them.
 enum class UseLane : uint8_t { kOperations, kCopies };
 inline constexpr size_t kUseLanes = 2;
 
@@ -27,12 +28,13 @@ class UntoldUses {
   // or `most_bytes` of tensors.
   bool Add(UseLane lane, TensorId tensor, int64_t size_bytes,
            int64_t most_bytes);
-  // Hands all of a lane over.
-  std::vector<TensorId> Take(UseLane lane);
+  // Hands all of them over, by lane.
+  using Uses = std::array<std::vector<TensorId>, kUseLanes>;
+  Uses Take();
 
  private:
   OrderedMutex mutex_{LockRank::kUntoldUses};
-  std::array<std::vector<TensorId>, kUseLanes> uses_ ABSL_GUARDED_BY(mutex_);
+  Uses uses_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -36,7 +36,7 @@ struct FetchAsker {
     kOperation,
     kLease,   // it may last, and takes nothing beyond the budget
     kCopy,    // the library's own
-    kBeside,  // a copy that is no use by the model
+    kBeside,  // a copy for an update that runs beside the model
   };
   // Its uses' lane: the program's own are the model's.
   static UseLane LaneOf(Caller caller) {

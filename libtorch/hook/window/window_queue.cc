@@ -115,9 +115,9 @@ void WindowQueue::NoteUse(const WindowTensor& tensor, UseLane lane) {
 }
 
 void WindowQueue::TellUses() {
-  for (const UseLane lane : {UseLane::kOperations, UseLane::kCopies}) {
-    const std::vector<TensorId> uses = untold_.Take(lane);
-    if (!uses.empty()) queue_->Touch(uses, static_cast<int>(lane));
+  const UntoldUses::Uses uses = untold_.Take();
+  for (size_t lane = 0; lane < uses.size(); ++lane) {
+    if (!uses[lane].empty()) queue_->Touch(uses[lane], static_cast<int>(lane));
   }
 }
 

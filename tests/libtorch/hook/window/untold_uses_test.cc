@@ -1,0 +1,57 @@
+#include "libtorch/hook/window/untold_uses.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "libtorch/hook/window/window_pins.h"
+
+namespace terrace {
+namespace {
+
+using Caller = FetchAsker::Caller;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr int64_t kMostBytes = 1 << 20;
+
+TEST(UntoldUsesTest, EachLaneKeepsItsOrder) {
+  UntoldUses uses;
+  const auto add = [&](UseLane lane, int64_t id) {
+    EXPECT_FALSE(uses.Add(lane, {id}, 1, kMostBytes));
+  };
+  add(UseLane::kOperations, 1);
+  add(UseLane::kCopies, 5);
+  add(UseLane::kOperations, 1);  // in a row, as its lane goes
+  add(UseLane::kCopies, 1);
+  add(UseLane::kOperations, 2);
+  const UntoldUses::Uses taken = uses.Take();
+  EXPECT_THAT(taken[0], ElementsAre(TensorId{1}, TensorId{2}));
+  EXPECT_THAT(taken[1], ElementsAre(TensorId{5}, TensorId{1}));
+  EXPECT_THAT(uses.Take(), ElementsAre(IsEmpty(), IsEmpty()));
+}
+
+TEST(UntoldUsesTest, ManyUsesOrBytesAreToBeTold) {
+  UntoldUses uses;
+  for (int64_t i = 1; i < 64; ++i) {
+    EXPECT_FALSE(uses.Add(UseLane::kCopies, {i}, 1, kMostBytes)) << i;
+  }
+  EXPECT_TRUE(uses.Add(UseLane::kCopies, {64}, 1, kMostBytes));
+  uses.Take();
+  EXPECT_FALSE(uses.Add(UseLane::kOperations, {1}, kMostBytes / 2, kMostBytes));
+  EXPECT_TRUE(uses.Add(UseLane::kCopies, {2}, kMostBytes / 2, kMostBytes));
+  uses.Take();
+  EXPECT_FALSE(uses.Add(UseLane::kCopies, {3}, 1, kMostBytes));
+}
+
+// What the library copies goes its own way, whoever asks for it.
+TEST(UntoldUsesTest, TheLibrarysCopiesAreALane) {
+  EXPECT_EQ(FetchAsker::LaneOf(Caller::kOperation), UseLane::kOperations);
+  EXPECT_EQ(FetchAsker::LaneOf(Caller::kLease), UseLane::kOperations);
+  EXPECT_EQ(FetchAsker::LaneOf(Caller::kCopy), UseLane::kCopies);
+  EXPECT_EQ(FetchAsker::LaneOf(Caller::kBeside), UseLane::kCopies);
+}
+
+}  // namespace
+}  // namespace terrace
