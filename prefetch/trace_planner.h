@@ -28,7 +28,6 @@ class TracePlanner {
   void Close(int64_t queue);
   // From here on there is a merged order.
   void Merge();
-  bool merges() const { return merged_.has_value(); }
 
   void BeginStep(int64_t queue);
   void Forget(int64_t queue);
@@ -43,12 +42,12 @@ class TracePlanner {
 
   // Null: queues of bytes have not been opened.
   const MergedTrace* merged() const {
-    return merged_.has_value() ? &*merged_ : nullptr;
+    return merged_ ? &*merged_ : nullptr;
   }
   // Of the merged order; where there is none the position is 0 and the order
   // stays.
-  int64_t position() const { return merges() ? merged_->position() : 0; }
-  uint64_t order() const { return merges() ? merged_->order() : 0; }
+  int64_t position() const { return merged_ ? merged_->position() : 0; }
+  uint64_t order() const { return merged_ ? merged_->order() : 0; }
 
   // Accesses from now until the first queue asks for the tensor, each by its
   // own; where there is a merged order, bytes used until then by that; in both
