@@ -166,8 +166,9 @@ class Uses(TorchDispatchMode):
 
 
 def offline(bench: str, trace: str, budget: int, reserved: int,
-            rounds: int) -> int:
-    """The bytes an iteration with the budget less what is reserved."""
+            rounds: int) -> dict[str, int]:
+    """The bytes an iteration, with the budget `less` what is reserved and with
+    the `whole` one."""
     with tempfile.NamedTemporaryFile('w', suffix='.trace') as file:
         file.write(trace)
         file.flush()
@@ -176,9 +177,8 @@ def offline(bench: str, trace: str, budget: int, reserved: int,
              '--reserved', str(reserved), '--rounds', str(rounds), '--json'],
             check=True, capture_output=True, text=True).stdout
     rows = [json.loads(line) for line in output.splitlines()]
-    least = next(row for row in rows
-                 if row['row'] == ('less' if reserved else 'whole'))
-    return (least['read'] + least['written']) // rounds
+    return {row['row']: (row['read'] + row['written']) // rounds
+            for row in rows}
 
 
 def measure(arguments: argparse.Namespace, folder: str, memory: Training,
@@ -218,13 +218,15 @@ def measure(arguments: argparse.Namespace, folder: str, memory: Training,
         budget_bytes = stats['budget_bytes']
         reserved = window + (budget_bytes - window) // _MOTION_PARTS
         trace = uses.trace(kind)
-        for name, less in {'reserved': reserved, 'whole': 0,
-                           'eighth': budget_bytes // _MOTION_PARTS}.items():
-            least = offline(arguments.bench, trace, budget_bytes, less,
-                            arguments.rounds * _RUN)
-            row[f'to_{name}'] = bytes_moved / least
-            row[f'least_{name}'] = least
-        row.update(reserved=reserved, window=window)
+        rounds = arguments.rounds * _RUN
+        least = offline(arguments.bench, trace, budget_bytes, reserved, rounds)
+        eighth = offline(arguments.bench, trace, budget_bytes,
+                         budget_bytes // _MOTION_PARTS, rounds)
+        row.update(reserved=reserved, window=window,
+                   least_reserved=least['less'], least_whole=least['whole'],
+                   least_eighth=eighth['less'])
+        for name in ('reserved', 'whole', 'eighth'):
+            row[f'to_{name}'] = bytes_moved / row[f'least_{name}']
     return row
 
 
