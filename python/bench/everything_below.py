@@ -13,18 +13,22 @@ memory for all of them. For each budget a row per kind of step:
 
 and beside each, in turn, `raw`: reads and writes of as many bytes as its
 iteration moves, as in offload_step.py. The limit of a row's time is the larger
-one of torch.optim.AdamW(fused=True) in memory and raw. A row is a run of
-iterations as in late_step.py, time and bytes those of the measured ones; bytes
-of all, with those that follow a flush, are told beside them.
+one of torch.optim.AdamW(fused=True) in memory and raw. Beside it stands the
+limit of its phases: of forward and of what follows it by themselves, each with
+its part of the bytes, as memory that is smaller than what one of them needs
+leaves nothing to move earlier. A row is a run of iterations as in late_step.py,
+time and bytes those of the measured ones; bytes of all, with those that follow
+a flush, are told beside them.
 
 With --bench the bytes are also told beside those of farthest next use over the
 model's own trace (terrace-bench offline): each operator's parameters, as a
 dispatch mode sees them in memory, gradients from when they are whole until
 their update, and state with its parameter's update. What is `reserved` for
-motion is the window in which state is updated and an eighth of the other
-memory; the same with an eighth of the budget, and with none of it, is told
-beside. Counted from the thirteenth iteration on. Takes 4 GB of memory and 4 GB of
-disk.
+motion is the window in which state is updated and, of the other memory, an
+eighth, or, where four of the largest parameters are more, as much as these, up
+to a quarter. The same with an eighth of the budget, and with none of it, is
+told beside. Counted from the thirteenth iteration on. Takes 4 GB of memory and
+4 GB of disk.
 """
 
 import argparse
@@ -59,6 +63,8 @@ class Training(offload_step.Training):
                  budget: str = '', **settings) -> None:
         self.offload = None
         self.repeated_bytes = 0  # moved by iterations that are measured
+        # The seconds of each forward pass, and the bytes that it moved.
+        self.forwards: list[tuple[float, int]] = []
         super().__init__(arguments, lambda parameters: torch.optim.AdamW(
             parameters, lr=1e-4, fused=True) if folder is None
             else self._below(parameters, folder, budget, settings))
@@ -70,6 +76,20 @@ class Training(offload_step.Training):
                                        nvme_path=folder)
         return terrace.AdamW(parameters, lr=1e-4, offload=self.offload,
                              **settings)
+
+    def iterate(self) -> None:
+        started, before = time.perf_counter(), self.moved()
+        loss = self.model.loss(drawn(self._generator))
+        self.forwards.append((time.perf_counter() - started,
+                              self.moved() - before))
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def forward(self) -> tuple[float, float]:
+        """Medians of its seconds and bytes."""
+        seconds, moved = zip(*self.forwards)
+        return statistics.median(seconds), statistics.median(moved)
 
     def timed(self) -> float:
         """The seconds of an iteration."""
@@ -181,6 +201,22 @@ def offline(bench: str, trace: str, budget: int, reserved: int,
             for row in rows}
 
 
+def for_motion(memory_bytes: int, largest_bytes: int) -> int:
+    """As runtime/mover/read_ahead.h says it."""
+    return max(memory_bytes // _MOTION_PARTS,
+               min(memory_bytes // 4, 4 * largest_bytes))
+
+
+def phases_limit(ours: Training, memory: Training, medians: dict[str, float],
+                 bytes_moved: int) -> float:
+    """The seconds of forward, and of the rest, where each takes the longer of
+    its time in memory and raw's for its bytes."""
+    in_memory = memory.forward()[0]
+    raw = medians['raw'] * ours.forward()[1] / bytes_moved
+    return (max(in_memory, raw) +
+            max(medians['in memory'] - in_memory, medians['raw'] - raw))
+
+
 def measure(arguments: argparse.Namespace, folder: str, memory: Training,
             uses: Uses, budget: str, kind: str) -> dict:
     ours = Training(arguments, os.path.join(folder, f'{kind} {budget}'), budget,
@@ -194,6 +230,8 @@ def measure(arguments: argparse.Namespace, folder: str, memory: Training,
     seconds: dict[str, list[float]] = {'in memory': [], 'ours': [], 'raw': []}
     before = ours.moved()
     ours.repeated_bytes = 0
+    ours.forwards.clear()
+    memory.forwards.clear()
     for _ in range(arguments.rounds):
         seconds['in memory'] += memory.run()
         seconds['ours'] += ours.run()
@@ -213,10 +251,15 @@ def measure(arguments: argparse.Namespace, folder: str, memory: Training,
            'spread': {name: (min(each), max(each))
                       for name, each in seconds.items()},
            'over_budget_bytes': stats['over_budget_bytes'],
-           'to_limit': medians['ours'] / limit}
+           'forward': ours.forward()[0],
+           'forward_bytes': ours.forward()[1],
+           'to_limit': medians['ours'] / limit,
+           'to_phases': medians['ours'] / phases_limit(ours, memory, medians,
+                                                       bytes_moved)}
     if arguments.bench:
         budget_bytes = stats['budget_bytes']
-        reserved = window + (budget_bytes - window) // _MOTION_PARTS
+        reserved = window + for_motion(budget_bytes - window,
+                                       max(uses.sizes.values()))
         trace = uses.trace(kind)
         rounds = arguments.rounds * _RUN
         least = offline(arguments.bench, trace, budget_bytes, reserved, rounds)
@@ -255,7 +298,8 @@ def main() -> None:
                     f'{1e3 * row["ours"]:6.0f} ms, in memory '
                     f'{1e3 * row["in memory"]:5.0f}, raw '
                     f'{1e3 * row["raw"]:5.0f}: {row["to_limit"]:.2f} of the '
-                    f'limit; {row["bytes"] / 1e6:,.0f} MB '
+                    f'limit, {row["to_phases"]:.2f} of its phases\'; '
+                    f'{row["bytes"] / 1e6:,.0f} MB '
                     f'({row["bytes_of_all"] / 1e6:,.0f} of all)')
             if arguments.bench:
                 text += (f', {row["to_reserved"]:.3f} of farthest next use '

@@ -17,6 +17,10 @@ constexpr int64_t kMostResidents = 64;
 // comes earlier than that is in the place of what a step still uses, and has to
 // come once more.
 constexpr int64_t kMotionParts = 8;
+// Where that is less than so many of the largest tensors, whose reads and
+// writes would follow each other, it is as much, or one of fewer parts.
+constexpr int64_t kMotionTensors = 4;
+constexpr int64_t kFewestMotionParts = 4;
 // One of so many may be on its way or unused at a time, and no use is looked at
 // that is farther from now.
 constexpr int64_t kAheadParts = 2;
@@ -30,44 +34,36 @@ int64_t OutsideWindows(const TierResidency& residency) {
 
 }  // namespace
 
-void ReadAhead::Unused::Add(int64_t tensor, int64_t size_bytes) {
-  Erase(tensor);
-  const uint64_t place = order.empty() ? 0 : order.rbegin()->first + 1;
-  places[tensor] = place;
-  order[place] = {tensor, size_bytes};
-  bytes += size_bytes;
-}
-
-void ReadAhead::Unused::Erase(int64_t tensor) {
-  const auto found = places.find(tensor);
-  if (found == places.end()) return;
-  const auto place = order.find(found->second);
-  bytes -= place->second.second;
-  order.erase(place);
-  places.erase(found);
+void ReadAhead::EndWaits() {
+  waits_ = false;
+  for (auto& [tier, ahead] : ahead_) ahead.waits = false;
 }
 
 void ReadAhead::OnUse(const Tensor& tensor) {
-  waits_ = false;
+  EndWaits();
   largest_bytes_ =
       std::max(largest_bytes_, ResidentBytes(tensor.spec.size_bytes));
   const TensorId key = KeyOf(tensor);
   if (key.value < 0) newest_[key.value] = tensor.id;
-  for (auto& [tier, unused] : unused_) unused.Erase(tensor.id.value);
+  for (auto& [tier, ahead] : ahead_) {
+    ahead.planned.Erase(tensor.id);
+    ahead.unused.Erase(tensor.id);
+  }
 }
 
 void ReadAhead::FollowOrder(const MergedTrace& merged) {
   if (order_ != merged.order()) {
     order_ = merged.order();
     looked_.clear();
-    waits_ = false;
+    for (auto& [tier, ahead] : ahead_) ahead.planned.Clear();
+    EndWaits();
   }
   for (const auto& [key, lane] : merged.lanes()) {
     Looked& looked = looked_[key];
     const int64_t passed =
         lane.position() - std::exchange(looked.position, lane.position());
     looked.uses = std::max(int64_t{0}, looked.uses - passed);
-    if (passed > 0) waits_ = false;
+    if (passed > 0) EndWaits();
   }
 }
 
@@ -88,6 +84,12 @@ void ReadAhead::Propose(const absl::flat_hash_set<TierId>& lacking,
   const MergedTrace* const merged = parts_.planner->merged();
   if (!parts_.enabled || merged == nullptr) return;
   FollowOrder(*merged);
+  for (TierResidency* const memory : parts_.working->all()) {
+    const auto ahead = ahead_.find(memory->id());
+    if (ahead == ahead_.end() || lacking.contains(memory->id())) continue;
+    BeginPlanned(&ahead->second, *memory);
+    MakeRoomAgain(&ahead->second, *memory, errors);
+  }
   for (int i = 0; i < kMostUses && !waits_; ++i) {
     const std::optional<Upcoming> next = Next(*merged);
     if (!next.has_value()) {
@@ -99,14 +101,8 @@ void ReadAhead::Propose(const absl::flat_hash_set<TierId>& lacking,
     TierResidency* const residency =
         tensor == nullptr ? nullptr : ResidencyOf(*tensor);
     if (residency != nullptr && lacking.contains(residency->id())) return;
-    auto outcome = Outcome::kDone;
-    if (IsFar(use.bytes, residency)) {
-      outcome = Outcome::kNoRoom;
-    } else if (residency != nullptr) {
-      outcome = TryBegin(*tensor, *residency, errors);
-    }
-    if (outcome == Outcome::kRoomComes) return;
-    waits_ = outcome == Outcome::kNoRoom;
+    waits_ = IsFar(use.bytes, residency) ||
+             (residency != nullptr && !Plan(*tensor, *residency, errors));
     if (!waits_) ++next->looked->uses;
   }
 }
@@ -144,56 +140,94 @@ bool ReadAhead::TakesPins(const TierResidency& residency) const {
              parts * largest_bytes_;
 }
 
-ReadAhead::Outcome ReadAhead::TryBegin(Tensor& tensor, TierResidency& residency,
-                                       std::vector<QueueError>* errors) {
-  const TierId tier = residency.id();
-  const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
-  const int64_t most = OutsideWindows(residency) / kAheadParts;
-  if (!MayBeFetched(tensor, tier) || parts_.admission->HasFailedAhead(tensor) ||
-      bytes > most) {
-    return Outcome::kDone;
-  }
-  Unused& unused = unused_[tier];
-  if (unused.bytes + bytes > most) ForgetGone(&unused, tier);
-  if (unused.bytes + bytes > most) return Outcome::kNoRoom;
-  Reservation room = residency.FindRoom(tensor);
-  if (room.empty()) {
-    const Outcome made = MakeRoom(tensor, residency, errors);
-    if (made != Outcome::kDone) return made;
-    room = residency.FindRoom(tensor);
-  }
-  if (room.empty()) {
-    const bool comes = residency.residents().leaving() > 0;
-    return comes ? Outcome::kRoomComes : Outcome::kNoRoom;
-  }
-  unused.Add(tensor.id.value, bytes);
-  parts_.admission->NoteAhead(tensor);
-  parts_.transfers->StartFill(tensor, std::move(room), IoClass::kPrefetch);
-  return Outcome::kDone;
+int64_t ReadAhead::MotionBytes(const TierResidency& residency) const {
+  const int64_t outside = OutsideWindows(residency);
+  return std::max(
+      outside / kMotionParts,
+      std::min(outside / kFewestMotionParts, kMotionTensors * largest_bytes_));
 }
 
-ReadAhead::Outcome ReadAhead::MakeRoom(const Tensor& tensor,
-                                       TierResidency& residency,
-                                       std::vector<QueueError>* errors) const {
-  if (residency.windows().holds_room()) return Outcome::kNoRoom;
+bool ReadAhead::Plan(Tensor& tensor, TierResidency& residency,
+                     std::vector<QueueError>* errors) {
+  const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
+  const int64_t most = OutsideWindows(residency) / kAheadParts;
+  if (!MayBeFetched(tensor, residency.id()) ||
+      parts_.admission->HasFailedAhead(tensor) || bytes > most) {
+    return true;
+  }
+  Ahead& ahead = ahead_[residency.id()];
+  TensorLine& planned = ahead.planned;
+  TensorLine& unused = ahead.unused;
+  if (planned.contains(tensor.id)) return true;
+  if (planned.bytes() + unused.bytes() + bytes > most) {
+    ForgetGone(&unused, residency.id());
+  }
+  if (planned.bytes() + unused.bytes() + bytes > most) return false;
+  if (planned.empty() && TryBegin(tensor, residency, &unused)) {
+    return true;
+  }
+  const int64_t next = parts_.planner->NextUse(KeyOf(tensor));
+  if (next > MotionBytes(residency) ||
+      !MakeRoom(planned, bytes, next, residency, errors)) {
+    return false;
+  }
+  planned.Add(tensor.id, bytes);
+  BeginPlanned(&ahead, residency);
+  return true;
+}
+
+void ReadAhead::BeginPlanned(Ahead* ahead, TierResidency& residency) {
+  while (!ahead->planned.empty()) {
+    const TensorId id = ahead->planned.first();
+    Tensor* const tensor = parts_.table->Find(id);
+    const bool may_come = tensor != nullptr &&
+                          ResidencyOf(*tensor) == &residency &&
+                          MayBeFetched(*tensor, residency.id()) &&
+                          !parts_.admission->HasFailedAhead(*tensor);
+    if (may_come && !TryBegin(*tensor, residency, &ahead->unused)) return;
+    ahead->planned.Erase(id);
+  }
+}
+
+void ReadAhead::MakeRoomAgain(Ahead* ahead, TierResidency& residency,
+                              std::vector<QueueError>* errors) {
+  const TensorLine& planned = ahead->planned;
+  if (planned.empty() || ahead->waits) return;
+  const Tensor* const last = parts_.table->Find(planned.last());
+  if (last == nullptr) return;
+  const int64_t next = parts_.planner->NextUse(KeyOf(*last));
+  ahead->waits = !MakeRoom(planned, 0, next, residency, errors);
+  if (!ahead->waits) BeginPlanned(ahead, residency);
+}
+
+bool ReadAhead::TryBegin(Tensor& tensor, TierResidency& residency,
+                         TensorLine* unused) {
+  Reservation room = residency.FindRoom(tensor);
+  if (room.empty()) return false;
+  unused->Add(tensor.id, ResidentBytes(tensor.spec.size_bytes));
+  parts_.admission->NoteAhead(tensor);
+  parts_.transfers->StartFill(tensor, std::move(room), IoClass::kPrefetch);
+  return true;
+}
+
+bool ReadAhead::MakeRoom(const TensorLine& planned, int64_t bytes,
+                         int64_t next_use, TierResidency& residency,
+                         std::vector<QueueError>* errors) const {
+  if (residency.windows().holds_room()) return false;
   const TierId tier = residency.id();
-  int64_t missing =
-      ResidentBytes(tensor.spec.size_bytes) - FreeBytes(residency.tier());
+  int64_t missing = planned.bytes() + bytes - FreeBytes(residency.tier());
   const int64_t comes = residency.residents().leaving_bytes() +
                         parts_.pins->coming_bytes_for(kAsker);
-  if (missing <= 0 && comes == 0) return Outcome::kNoRoom;  // it is in parts
+  if (missing <= 0 && comes == 0) return false;  // it is in parts
   missing -= comes;
-  if (missing <= 0) return Outcome::kRoomComes;
-  const int64_t next = parts_.planner->NextUse(KeyOf(tensor));
-  if (next > OutsideWindows(residency) / kMotionParts) {
-    return Outcome::kNoRoom;
-  }
+  if (missing <= 0) return true;
   std::vector<Tensor*> victims;
   const auto add = [&](auto may_leave) {
     const std::vector<Tensor*> found = residency.residents().FirstToLeave(
         missing,
         [&](const Tensor& each) {
-          return parts_.planner->NextUse(KeyOf(each)) > next && may_leave(each);
+          return parts_.planner->NextUse(KeyOf(each)) > next_use &&
+                 may_leave(each);
         },
         kMostResidents);
     victims.insert(victims.end(), found.begin(), found.end());
@@ -210,26 +244,24 @@ ReadAhead::Outcome ReadAhead::MakeRoom(const Tensor& tensor,
            !parts_.pins->HasWaiting(each) && !each.refusals.gave_up() &&
            residency.CanGoDown(each);
   });
-  if (missing > 0) return Outcome::kNoRoom;
-  bool asks = false;
+  if (missing > 0) return false;
   std::vector<Tensor*> leaving;
   for (Tensor* const each : victims) {
     if (each->at(tier)->pins > 0) {
       residency.residents().SetAside(*each);
       parts_.pins->AskForRoom(*each, tier, kAsker);
-      asks = true;
     } else if (residency.Evict(*each)) {
       leaving.push_back(each);
     }
   }
   parts_.write_back->StartLeaving(&leaving, errors);
-  return asks ? Outcome::kRoomComes : Outcome::kDone;
+  return true;
 }
 
-void ReadAhead::ForgetGone(Unused* unused, TierId tier) const {
-  while (!unused->order.empty()) {
-    const int64_t first = unused->order.begin()->second.first;
-    const Tensor* const tensor = parts_.table->Find({first});
+void ReadAhead::ForgetGone(TensorLine* unused, TierId tier) const {
+  while (!unused->empty()) {
+    const TensorId first = unused->first();
+    const Tensor* const tensor = parts_.table->Find(first);
     const bool is_ahead = tensor != nullptr && tensor->at(tier) != nullptr &&
                           parts_.admission->IsAhead(*tensor);
     if (is_ahead) return;

@@ -2,11 +2,17 @@
 // customers (trace_planner.h) has next, and is not in memory, comes there
 // without a pin, so that who pushes it needs no read. It takes room that is
 // free, or that residents leave which are used later than what comes; the pins
-// that queues of bytes have of these are asked for back. An eighth of the
-// memory outside the windows is for motion: others leave only for what is used
-// within so many bytes from now. Room that is free takes what is used within
-// half of that memory; so much is on its way or unused at a time, at most.
-// Groups and windows that lack room come first.
+// that queues of bytes have of these are asked for back. Others leave only for
+// what is used within so many bytes from now as are for motion: an eighth of
+// the memory outside the windows, or, where four of the largest tensors are
+// more, as much as these, up to a quarter. Room that is free takes what is used
+// within half of that memory; so much is on its way or unused at a time, at
+// most. Groups and windows that lack room come first.
+//
+// What waits for others to leave is planned: it comes in the order of its uses,
+// each as soon as there is room. Room is made for all that is planned, so that
+// the writes of those that leave and the reads of those that come run beside
+// each other.
 //
 // A queue with slots pins what came for it where it is, and gives it back for
 // nobody. So its tensors come only where as many pins as there are slots,
@@ -18,16 +24,15 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
-#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "prefetch/trace_planner.h"
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/admission.h"
 #include "runtime/mover/customers.h"
+#include "runtime/mover/tensor_line.h"
 #include "runtime/residency/byte_pins.h"
 #include "runtime/residency/queue_error.h"
 #include "runtime/residency/working_tiers.h"
@@ -57,23 +62,17 @@ class ReadAhead {
   void OnUse(const Tensor& tensor);
   // A pin outside the windows has ended: there may be room that was not there
   // before.
-  void OnPinEnded() { waits_ = false; }
+  void OnPinEnded() { EndWaits(); }
   // Begins what can be begun now, but not at memories where groups lack room.
   void Propose(const absl::flat_hash_set<TierId>& lacking,
                std::vector<QueueError>* errors);
 
  private:
-  // kNoRoom: not before another use, or the end of a pin.
-  enum class Outcome : uint8_t { kDone, kNoRoom, kRoomComes };
-  // What came ahead to one memory and is not used yet.
-  struct Unused {
-    absl::flat_hash_map<int64_t, uint64_t> places;  // by tensor, in the order
-    // As they were begun: the tensor, and its bytes.
-    absl::btree_map<uint64_t, std::pair<int64_t, int64_t>> order;
-    int64_t bytes = 0;
-
-    void Add(int64_t tensor, int64_t size_bytes);
-    void Erase(int64_t tensor);
+  // What is to be used in one memory.
+  struct Ahead {
+    TensorLine planned;  // waits for room that is being made
+    bool waits = false;  // for a use, or the end of a pin, before more is made
+    TensorLine unused;   // came, or is on its way
   };
 
   // How far a lane is, and how many of its uses from there on were looked at.
@@ -87,6 +86,7 @@ class ReadAhead {
     Looked* looked = nullptr;
   };
 
+  void EndWaits();
   void FollowOrder(const MergedTrace& merged);
   std::optional<Upcoming> Next(const MergedTrace& merged);
   // The tensor that stands for that key now; null: there is none.
@@ -99,19 +99,33 @@ class ReadAhead {
   TierResidency* ResidencyOf(const Tensor& tensor) const;
   // Whether pins of queues with slots may lie outside the windows there.
   bool TakesPins(const TierResidency& residency) const;
-  Outcome TryBegin(Tensor& tensor, TierResidency& residency,
-                   std::vector<QueueError>* errors);
-  // As much as residents leave that are used later: now, or, where those that
-  // nobody has pinned are too few, as pins end.
-  Outcome MakeRoom(const Tensor& tensor, TierResidency& residency,
-                   std::vector<QueueError>* errors) const;
+  // What is used later than that has nothing leave for it.
+  int64_t MotionBytes(const TierResidency& residency) const;
+  // It comes, is planned, or need not come. False: there is no room before
+  // another use, or the end of a pin.
+  bool Plan(Tensor& tensor, TierResidency& residency,
+            std::vector<QueueError>* errors);
+  // Begins those that are planned, as far as there is room.
+  void BeginPlanned(Ahead* ahead, TierResidency& residency);
+  // Groups may have taken the room that was made for them.
+  void MakeRoomAgain(Ahead* ahead, TierResidency& residency,
+                     std::vector<QueueError>* errors);
+  // False: there is no room, and nothing was done.
+  bool TryBegin(Tensor& tensor, TierResidency& residency, TensorLine* unused);
+  // As much for all that are planned, of which none is used later than
+  // `next_use`, and for that many bytes besides, as residents leave that are
+  // used later: now, or, where those that nobody has pinned are too few, as
+  // pins end. False: as in Plan.
+  bool MakeRoom(const TensorLine& planned, int64_t bytes, int64_t next_use,
+                TierResidency& residency,
+                std::vector<QueueError>* errors) const;
   // The first ones that have left unused, or are used by now.
-  void ForgetGone(Unused* unused, TierId tier) const;
+  void ForgetGone(TensorLine* unused, TierId tier) const;
 
   const ReadAheadParts parts_;
   // Of what is made anew in each step.
   absl::flat_hash_map<int64_t, TensorId> newest_;  // by key
-  absl::flat_hash_map<TierId, Unused> unused_;
+  absl::flat_hash_map<TierId, Ahead> ahead_;
   uint64_t order_ = 0;                           // that is looked at
   absl::flat_hash_map<int64_t, Looked> looked_;  // by lane
   bool waits_ = false;         // for a use, or the end of a pin

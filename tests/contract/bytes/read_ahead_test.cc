@@ -9,6 +9,7 @@ namespace terrace {
 namespace {
 
 using testing::ElementsAre;
+using testing::UnorderedElementsAre;
 
 class ReadAheadContract : public ByteQueueContract {
  protected:
@@ -16,10 +17,10 @@ class ReadAheadContract : public ByteQueueContract {
   static constexpr int kTensors = 8;
 
   // Twice as many tensors as there is room for, written and, in one step, read.
-  void Begin(TestRuntimeOptions options = {}) {
-    Make(kPlaces, std::move(options));
-    queue_ = OpenMore(kPlaces);
-    for (int i = 0; i < kTensors; ++i) {
+  void Begin(TestRuntimeOptions options = {}, int places = kPlaces) {
+    Make(places, std::move(options));
+    queue_ = OpenMore(places);
+    for (int i = 0; i < 2 * places; ++i) {
       tensors_.push_back(
           Written(std::to_string(i), kPage, static_cast<uint8_t>(i)));
     }
@@ -81,16 +82,50 @@ TEST_P(ReadAheadContract, APinThatIsUsedLaterIsAskedForBack) {
   const int64_t reads = stats().prefetch_reads;
   EXPECT_EQ(stats().bytes.recalls, 0);  // all are used before the others
   queue_->Touch({tensors_[0], tensors_[1], tensors_[2], tensors_[3]});
-  EXPECT_THAT(AwaitRecalls(*queue_), ElementsAre(pins[3].token()));
+  EXPECT_THAT(AwaitRecalls(*queue_),
+              ElementsAre(pins[3].token(), pins[2].token()));
   queue_->Keep(pins[3].token());
-  EXPECT_THAT(AwaitRecalls(*queue_), ElementsAre(pins[2].token()));
+  EXPECT_THAT(AwaitRecalls(*queue_), ElementsAre(pins[1].token()));
   EXPECT_EQ(stats().prefetch_reads, reads);
   EXPECT_TRUE(HasPattern(pins[2].data(), 2));
   pins[2].ReleaseUnchanged();
   ASSERT_TRUE(
       world().WaitUntil([&] { return stats().prefetch_reads == reads + 1; }));
   EXPECT_TRUE(HasPattern(pins[3].data(), 3));
-  EXPECT_EQ(stats().bytes.recalls, 2);
+  EXPECT_EQ(stats().bytes.recalls, 3);
+}
+
+// A quarter of the memory is four tensors: so the fifth from now is the last.
+TEST_P(ReadAheadContract, RoomIsMadeForAllThatAreUsedSoon) {
+  constexpr int kMany = 16;
+  Begin({}, kMany);
+  std::vector<Pin> pins;
+  std::vector<TensorId> used;
+  for (int i = 0; i < kMany; ++i) {
+    used.push_back(tensors_[static_cast<size_t>(i)]);
+    pins.push_back(Have(used.back(), Access::kRead));
+  }
+  ASSERT_TRUE(queue_->BeginStep(2).ok());
+  const Stats before = stats();
+  EXPECT_EQ(before.bytes.recalls, 0);
+  queue_->Touch(used);
+  ASSERT_TRUE(world().WaitUntil([&] { return stats().bytes.recalls >= 5; }));
+  EXPECT_EQ(stats().bytes.recalls, 5);
+  EXPECT_EQ(stats().prefetch_reads, before.prefetch_reads);
+  EXPECT_THAT(
+      AwaitRecalls(*queue_),
+      UnorderedElementsAre(pins[15].token(), pins[14].token(), pins[13].token(),
+                           pins[12].token(), pins[11].token()));
+  pins.resize(kMany - 5);
+  ASSERT_TRUE(world().WaitUntil(
+      [&] { return stats().prefetch_reads == before.prefetch_reads + 5; }));
+  pins.clear();
+  for (int i = kMany; i < kMany + 5; ++i) {
+    EXPECT_TRUE(
+        HasPattern(Have(tensors_[static_cast<size_t>(i)], Access::kRead).data(),
+                   static_cast<uint8_t>(i)));
+  }
+  EXPECT_EQ(stats().demand_reads, before.demand_reads);
 }
 
 }  // namespace
