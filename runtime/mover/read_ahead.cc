@@ -218,7 +218,10 @@ bool ReadAhead::MakeRoom(const TensorLine& planned, int64_t bytes,
   int64_t missing = planned.bytes() + bytes - FreeBytes(residency.tier());
   const int64_t comes = residency.residents().leaving_bytes() +
                         parts_.pins->coming_bytes_for(kAsker);
-  if (missing <= 0 && comes == 0) return false;  // it is in parts
+  // What is free is in parts, and so as much leaves as the first one takes.
+  if (missing <= 0 && comes == 0) {
+    missing = planned.empty() ? bytes : planned.first_bytes();
+  }
   missing -= comes;
   if (missing <= 0) return true;
   std::vector<Tensor*> victims;

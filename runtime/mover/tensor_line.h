@@ -24,6 +24,7 @@ class TensorLine {
   // The line is not empty.
   TensorId first() const { return order_.begin()->second.tensor; }
   TensorId last() const { return order_.rbegin()->second.tensor; }
+  int64_t first_bytes() const { return order_.begin()->second.size_bytes; }
   int64_t bytes() const { return bytes_; }
 
  private:
