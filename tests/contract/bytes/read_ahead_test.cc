@@ -128,5 +128,31 @@ TEST_P(ReadAheadContract, RoomIsMadeForAllThatAreUsedSoon) {
   EXPECT_EQ(stats().demand_reads, before.demand_reads);
 }
 
+// Two rooms that do not touch are free; what comes takes more than one of them.
+TEST_P(ReadAheadContract, RoomIsMadeWhereFreeMemoryIsInParts) {
+  constexpr int kMany = 8;
+  Make(kMany);
+  queue_ = OpenMore(kMany);
+  const TensorId large = Written("large", 2 * kPage, 100);
+  for (int i = 0; i < kMany; ++i) {
+    tensors_.push_back(
+        Written(std::to_string(i), kPage, static_cast<uint8_t>(i)));
+  }
+  for (int64_t step = 1; step <= 2; ++step) {
+    if (step == 2) {
+      for (const size_t gone : {5, 1}) {
+        ASSERT_TRUE(runtime().Unregister(tensors_[gone]).ok());
+        tensors_.erase(tensors_.begin() + static_cast<ptrdiff_t>(gone));
+      }
+    }
+    ASSERT_TRUE(queue_->BeginStep(step).ok());
+    const int64_t reads = stats().demand_reads;
+    EXPECT_TRUE(HasPattern(Have(large, Access::kRead).data(), 100));
+    EXPECT_EQ(stats().demand_reads - reads, step == 1 ? 1 : 0);
+    for (const TensorId each : tensors_) Have(each, Access::kRead);
+    ASSERT_TRUE(queue_->CommitStep({step}).ok());
+  }
+}
+
 }  // namespace
 }  // namespace terrace
