@@ -14,9 +14,9 @@ memory for all of them. For each budget a row per kind of step:
 and beside each, in turn, `raw`: reads and writes of as many bytes as its
 iteration moves, as in offload_step.py. The limit of a row's time is the larger
 one of torch.optim.AdamW(fused=True) in memory and raw. Beside it stands the
-limit of its phases: of forward and of what follows it by themselves, each with
-its part of the bytes, as memory that is smaller than what one of them needs
-leaves nothing to move earlier. A row is a run of iterations as in late_step.py,
+limit of its phases, with bytes moved in the phases where ours moved them: of
+forward and of what follows it by themselves. Of late steps, whose updates are
+beside forward, it is not told. A row is a run of iterations as in late_step.py,
 time and bytes those of the measured ones; bytes of all, with those that follow
 a flush, are told beside them.
 
@@ -78,18 +78,19 @@ class Training(offload_step.Training):
                              **settings)
 
     def iterate(self) -> None:
-        started, before = time.perf_counter(), self.moved()
+        before = self.moved()
+        started = time.perf_counter()
         loss = self.model.loss(drawn(self._generator))
-        self.forwards.append((time.perf_counter() - started,
-                              self.moved() - before))
+        seconds = time.perf_counter() - started
+        self.forwards.append((seconds, self.moved() - before))
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def forward(self) -> tuple[float, float]:
-        """Medians of its seconds and bytes."""
+        """The median of its seconds, and the mean of its bytes."""
         seconds, moved = zip(*self.forwards)
-        return statistics.median(seconds), statistics.median(moved)
+        return statistics.median(seconds), statistics.mean(moved)
 
     def timed(self) -> float:
         """The seconds of an iteration."""
@@ -105,6 +106,7 @@ class Training(offload_step.Training):
             moved.append(self.moved())
             return self.timed()
         seconds = run_of(noted)
+        del self.forwards[-_RUN:-MEASURED]
         moved.append(self.moved())
         self.repeated_bytes += moved[-1] - moved[UNMEASURED]
         if self.offload is not None:
@@ -175,6 +177,9 @@ class Uses(TorchDispatchMode):
             lines += [self._update(name, made=False) for name in self.sizes]
         return '\n'.join(lines) + '\n'
 
+    def largest(self) -> int:
+        return max(self._bytes(name) for name in self.sizes)
+
     def _update(self, name: str, made: bool) -> str:
         size = self._bytes(name)
         return (f'p.{name}:{size}w g.{name}:{size}{"ne" if made else "e"} '
@@ -212,7 +217,7 @@ def phases_limit(ours: Training, memory: Training, medians: dict[str, float],
     """The seconds of forward, and of the rest, where each takes the longer of
     its time in memory and raw's for its bytes."""
     in_memory = memory.forward()[0]
-    raw = medians['raw'] * ours.forward()[1] / bytes_moved
+    raw = medians['raw'] * ours.forward()[1] / max(1, bytes_moved)
     return (max(in_memory, raw) +
             max(medians['in memory'] - in_memory, medians['raw'] - raw))
 
@@ -253,13 +258,14 @@ def measure(arguments: argparse.Namespace, folder: str, memory: Training,
            'over_budget_bytes': stats['over_budget_bytes'],
            'forward': ours.forward()[0],
            'forward_bytes': ours.forward()[1],
-           'to_limit': medians['ours'] / limit,
-           'to_phases': medians['ours'] / phases_limit(ours, memory, medians,
-                                                       bytes_moved)}
+           'to_limit': medians['ours'] / limit}
+    if kind != 'late':
+        row['to_phases'] = medians['ours'] / phases_limit(ours, memory, medians,
+                                                          bytes_moved)
     if arguments.bench:
         budget_bytes = stats['budget_bytes']
         reserved = window + for_motion(budget_bytes - window,
-                                       max(uses.sizes.values()))
+                                       uses.largest())
         trace = uses.trace(kind)
         rounds = arguments.rounds * _RUN
         least = offline(arguments.bench, trace, budget_bytes, reserved, rounds)
@@ -293,13 +299,14 @@ def main() -> None:
         for kind in arguments.kinds.split(','):
             with tempfile.TemporaryDirectory(dir=arguments.path) as folder:
                 row = measure(arguments, folder, memory, uses, budget, kind)
+            phases = (f', {row["to_phases"]:.2f} of its phases\''
+                      if 'to_phases' in row else '')
             text = (f'{kind:12} in {budget:>4} '
                     f'({row["budget_bytes"] / 1e6:,.0f} MB): '
                     f'{1e3 * row["ours"]:6.0f} ms, in memory '
                     f'{1e3 * row["in memory"]:5.0f}, raw '
                     f'{1e3 * row["raw"]:5.0f}: {row["to_limit"]:.2f} of the '
-                    f'limit, {row["to_phases"]:.2f} of its phases\'; '
-                    f'{row["bytes"] / 1e6:,.0f} MB '
+                    f'limit{phases}; {row["bytes"] / 1e6:,.0f} MB '
                     f'({row["bytes_of_all"] / 1e6:,.0f} of all)')
             if arguments.bench:
                 text += (f', {row["to_reserved"]:.3f} of farthest next use '

@@ -9,8 +9,9 @@
 namespace terrace {
 namespace {
 
-// Of a turn: uses that are looked at, and residents for each that lacks room. A
-// look costs less than a microsecond, and a use brings the next turn.
+// Of a turn: uses that are looked at, and tensors that begin to come; and
+// residents that are looked at each time that room is made. A look costs less
+// than a microsecond, and a use or an arrival brings the next turn.
 constexpr int kMostUses = 256;
 constexpr int64_t kMostResidents = 64;
 // One of so many parts of the memory outside the windows is for motion: what
@@ -24,8 +25,11 @@ constexpr int64_t kFewestMotionParts = 4;
 // One of so many may be on its way or unused at a time, and no use is looked at
 // that is farther from now.
 constexpr int64_t kAheadParts = 2;
-// It asks for pins by this number, which is no group's.
-constexpr uint64_t kAsker = 0;
+
+// It asks for pins there by this number, which is no group's.
+uint64_t AskerAt(const TierResidency& residency) {
+  return UINT64_MAX - static_cast<uint64_t>(residency.id().number);
+}
 
 int64_t OutsideWindows(const TierResidency& residency) {
   return residency.tier().usage().capacity_bytes -
@@ -36,7 +40,10 @@ int64_t OutsideWindows(const TierResidency& residency) {
 
 void ReadAhead::EndWaits() {
   waits_ = false;
-  for (auto& [tier, ahead] : ahead_) ahead.waits = false;
+  for (auto& [tier, ahead] : ahead_) {
+    ahead.waits = false;
+    ahead.gave_room = false;
+  }
 }
 
 void ReadAhead::OnUse(const Tensor& tensor) {
@@ -142,9 +149,12 @@ bool ReadAhead::TakesPins(const TierResidency& residency) const {
 
 int64_t ReadAhead::MotionBytes(const TierResidency& residency) const {
   const int64_t outside = OutsideWindows(residency);
-  return std::max(
-      outside / kMotionParts,
-      std::min(outside / kFewestMotionParts, kMotionTensors * largest_bytes_));
+  // What never comes ahead does not count.
+  const int64_t tensors = largest_bytes_ <= outside / kAheadParts
+                              ? kMotionTensors * largest_bytes_
+                              : 0;
+  return std::max(outside / kMotionParts,
+                  std::min(outside / kFewestMotionParts, tensors));
 }
 
 bool ReadAhead::Plan(Tensor& tensor, TierResidency& residency,
@@ -167,36 +177,57 @@ bool ReadAhead::Plan(Tensor& tensor, TierResidency& residency,
     return true;
   }
   const int64_t next = parts_.planner->NextUse(KeyOf(tensor));
-  if (next > MotionBytes(residency) ||
-      !MakeRoom(planned, bytes, next, residency, errors)) {
-    return false;
-  }
+  if (next > MotionBytes(residency)) return false;
+  const int64_t all = planned.bytes() + bytes;
+  // Where enough is free, but in parts, more leaves for the first alone.
+  const bool has_room = !planned.empty() && all <= FreeBytes(residency.tier());
+  if (!has_room && !MakeRoom(all, bytes, next, residency, errors)) return false;
   planned.Add(tensor.id, bytes);
   BeginPlanned(&ahead, residency);
   return true;
 }
 
+bool ReadAhead::MayCome(TensorId id, const TierResidency& residency) const {
+  const Tensor* const tensor = parts_.table->Find(id);
+  return tensor != nullptr && ResidencyOf(*tensor) == &residency &&
+         MayBeFetched(*tensor, residency.id()) &&
+         !parts_.admission->HasFailedAhead(*tensor) &&
+         parts_.planner->NextUse(KeyOf(*tensor)) <= MotionBytes(residency);
+}
+
 void ReadAhead::BeginPlanned(Ahead* ahead, TierResidency& residency) {
-  while (!ahead->planned.empty()) {
-    const TensorId id = ahead->planned.first();
-    Tensor* const tensor = parts_.table->Find(id);
-    const bool may_come = tensor != nullptr &&
-                          ResidencyOf(*tensor) == &residency &&
-                          MayBeFetched(*tensor, residency.id()) &&
-                          !parts_.admission->HasFailedAhead(*tensor);
-    if (may_come && !TryBegin(*tensor, residency, &ahead->unused)) return;
-    ahead->planned.Erase(id);
+  TensorLine& planned = ahead->planned;
+  for (int i = 0; i < kMostUses && !planned.empty(); ++i) {
+    const TensorId id = planned.first();
+    if (MayCome(id, residency)) {
+      Tensor& tensor = *parts_.table->Find(id);
+      if (!TryBegin(tensor, residency, &ahead->unused)) return;
+    }
+    planned.Erase(id);
   }
 }
 
 void ReadAhead::MakeRoomAgain(Ahead* ahead, TierResidency& residency,
                               std::vector<QueueError>* errors) {
-  const TensorLine& planned = ahead->planned;
-  if (planned.empty() || ahead->waits) return;
-  const Tensor* const last = parts_.table->Find(planned.last());
-  if (last == nullptr) return;
-  const int64_t next = parts_.planner->NextUse(KeyOf(*last));
-  ahead->waits = !MakeRoom(planned, 0, next, residency, errors);
+  TensorLine& planned = ahead->planned;
+  while (!planned.empty() && !MayCome(planned.last(), residency)) {
+    planned.Erase(planned.last());
+  }
+  if (planned.empty() || ahead->waits || residency.windows().holds_room()) {
+    return;
+  }
+  const auto make = [&](int64_t bytes, TensorId last) {
+    const Tensor& tensor = *parts_.table->Find(last);
+    return MakeRoom(bytes, planned.first_bytes(),
+                    parts_.planner->NextUse(KeyOf(tensor)), residency, errors);
+  };
+  // What is free is in parts, as the first has not begun.
+  if (planned.bytes() <= FreeBytes(residency.tier())) {
+    if (ComingBytes(residency) > 0 || ahead->gave_room) return;
+    ahead->gave_room = true;
+  }
+  ahead->waits = !make(planned.bytes(), planned.last()) &&
+                 !make(planned.first_bytes(), planned.first());
   if (!ahead->waits) BeginPlanned(ahead, residency);
 }
 
@@ -210,18 +241,19 @@ bool ReadAhead::TryBegin(Tensor& tensor, TierResidency& residency,
   return true;
 }
 
-bool ReadAhead::MakeRoom(const TensorLine& planned, int64_t bytes,
-                         int64_t next_use, TierResidency& residency,
+int64_t ReadAhead::ComingBytes(const TierResidency& residency) const {
+  return residency.residents().leaving_bytes() +
+         parts_.pins->coming_bytes_for(AskerAt(residency));
+}
+
+bool ReadAhead::MakeRoom(int64_t bytes, int64_t part_bytes, int64_t next_use,
+                         TierResidency& residency,
                          std::vector<QueueError>* errors) const {
   if (residency.windows().holds_room()) return false;
   const TierId tier = residency.id();
-  int64_t missing = planned.bytes() + bytes - FreeBytes(residency.tier());
-  const int64_t comes = residency.residents().leaving_bytes() +
-                        parts_.pins->coming_bytes_for(kAsker);
-  // What is free is in parts, and so as much leaves as the first one takes.
-  if (missing <= 0 && comes == 0) {
-    missing = planned.empty() ? bytes : planned.first_bytes();
-  }
+  int64_t missing = bytes - FreeBytes(residency.tier());
+  const int64_t comes = ComingBytes(residency);
+  if (missing <= 0 && comes == 0) missing = part_bytes;
   missing -= comes;
   if (missing <= 0) return true;
   std::vector<Tensor*> victims;
@@ -252,7 +284,7 @@ bool ReadAhead::MakeRoom(const TensorLine& planned, int64_t bytes,
   for (Tensor* const each : victims) {
     if (each->at(tier)->pins > 0) {
       residency.residents().SetAside(*each);
-      parts_.pins->AskForRoom(*each, tier, kAsker);
+      parts_.pins->AskForRoom(*each, tier, AskerAt(residency));
     } else if (residency.Evict(*each)) {
       leaving.push_back(each);
     }

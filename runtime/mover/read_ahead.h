@@ -68,11 +68,13 @@ class ReadAhead {
                std::vector<QueueError>* errors);
 
  private:
-  // What is to be used in one memory.
+  // What is to come to one memory. Until the next use, or end of a pin, no more
+  // room is made where it waits, and none for free room in parts where it gave.
   struct Ahead {
     TensorLine planned;  // waits for room that is being made
-    bool waits = false;  // for a use, or the end of a pin, before more is made
-    TensorLine unused;   // came, or is on its way
+    bool waits = false;
+    bool gave_room = false;
+    TensorLine unused;  // came, or is on its way
   };
 
   // How far a lane is, and how many of its uses from there on were looked at.
@@ -105,18 +107,23 @@ class ReadAhead {
   // another use, or the end of a pin.
   bool Plan(Tensor& tensor, TierResidency& residency,
             std::vector<QueueError>* errors);
+  // Whether what is planned is still to come there.
+  bool MayCome(TensorId id, const TierResidency& residency) const;
   // Begins those that are planned, as far as there is room.
   void BeginPlanned(Ahead* ahead, TierResidency& residency);
-  // Groups may have taken the room that was made for them.
+  // For those that are planned: others may have taken their room, what was to
+  // leave may have stayed, and what is free may be in parts.
   void MakeRoomAgain(Ahead* ahead, TierResidency& residency,
                      std::vector<QueueError>* errors);
   // False: there is no room, and nothing was done.
   bool TryBegin(Tensor& tensor, TierResidency& residency, TensorLine* unused);
-  // As much for all that are planned, of which none is used later than
-  // `next_use`, and for that many bytes besides, as residents leave that are
-  // used later: now, or, where those that nobody has pinned are too few, as
-  // pins end. False: as in Plan.
-  bool MakeRoom(const TensorLine& planned, int64_t bytes, int64_t next_use,
+  // Room that is on its way: what leaves, and pins that were asked for.
+  int64_t ComingBytes(const TierResidency& residency) const;
+  // What is missing of so many bytes, or, where all of them are free,
+  // `part_bytes` of what is in one part: residents leave that are used later
+  // than `next_use`, now, or, where those that nobody has pinned are too few,
+  // as pins end. False: as in Plan, and nothing was done.
+  bool MakeRoom(int64_t bytes, int64_t part_bytes, int64_t next_use,
                 TierResidency& residency,
                 std::vector<QueueError>* errors) const;
   // The first ones that have left unused, or are used by now.
