@@ -161,10 +161,7 @@ bool ReadAhead::Plan(Tensor& tensor, TierResidency& residency,
                      std::vector<QueueError>* errors) {
   const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
   const int64_t most = OutsideWindows(residency) / kAheadParts;
-  if (!MayBeFetched(tensor, residency.id()) ||
-      parts_.admission->HasFailedAhead(tensor) || bytes > most) {
-    return true;
-  }
+  if (!MayBeRead(tensor, residency) || bytes > most) return true;
   Ahead& ahead = ahead_[residency.id()];
   TensorLine& planned = ahead.planned;
   TensorLine& unused = ahead.unused;
@@ -173,9 +170,7 @@ bool ReadAhead::Plan(Tensor& tensor, TierResidency& residency,
     ForgetGone(&unused, residency.id());
   }
   if (planned.bytes() + unused.bytes() + bytes > most) return false;
-  if (planned.empty() && TryBegin(tensor, residency, &unused)) {
-    return true;
-  }
+  if (planned.empty() && TryBegin(tensor, residency, &unused)) return true;
   const int64_t next = parts_.planner->NextUse(KeyOf(tensor));
   if (next > MotionBytes(residency)) return false;
   const int64_t all = planned.bytes() + bytes;
@@ -187,11 +182,16 @@ bool ReadAhead::Plan(Tensor& tensor, TierResidency& residency,
   return true;
 }
 
+bool ReadAhead::MayBeRead(const Tensor& tensor,
+                          const TierResidency& residency) const {
+  return MayBeFetched(tensor, residency.id()) &&
+         !parts_.admission->HasFailedAhead(tensor);
+}
+
 bool ReadAhead::MayCome(TensorId id, const TierResidency& residency) const {
   const Tensor* const tensor = parts_.table->Find(id);
   return tensor != nullptr && ResidencyOf(*tensor) == &residency &&
-         MayBeFetched(*tensor, residency.id()) &&
-         !parts_.admission->HasFailedAhead(*tensor) &&
+         MayBeRead(*tensor, residency) &&
          parts_.planner->NextUse(KeyOf(*tensor)) <= MotionBytes(residency);
 }
 

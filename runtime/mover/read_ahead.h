@@ -107,6 +107,8 @@ class ReadAhead {
   // another use, or the end of a pin.
   bool Plan(Tensor& tensor, TierResidency& residency,
             std::vector<QueueError>* errors);
+  // It is not there, and nothing speaks against a read.
+  bool MayBeRead(const Tensor& tensor, const TierResidency& residency) const;
   // Whether what is planned is still to come there.
   bool MayCome(TensorId id, const TierResidency& residency) const;
   // Begins those that are planned, as far as there is room.
