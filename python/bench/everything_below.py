@@ -77,17 +77,15 @@ class Training(offload_step.Training):
         return terrace.AdamW(parameters, lr=1e-4, offload=self.offload,
                              **settings)
 
-    def iterate(self) -> None:
+    def forward(self) -> torch.Tensor:
         before = self.moved()
         started = time.perf_counter()
-        loss = self.model.loss(drawn(self._generator))
+        loss = super().forward()
         seconds = time.perf_counter() - started
         self.forwards.append((seconds, self.moved() - before))
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        return loss
 
-    def forward(self) -> tuple[float, float]:
+    def typical_forward(self) -> tuple[float, float]:
         """The median of its seconds, and the mean of its bytes."""
         seconds, moved = zip(*self.forwards)
         return statistics.median(seconds), statistics.mean(moved)
@@ -216,8 +214,8 @@ def phases_limit(ours: Training, memory: Training, medians: dict[str, float],
                  bytes_moved: int) -> float:
     """The seconds of forward, and of the rest, where each takes the longer of
     its time in memory and raw's for its bytes."""
-    in_memory = memory.forward()[0]
-    raw = medians['raw'] * ours.forward()[1] / max(1, bytes_moved)
+    in_memory = memory.typical_forward()[0]
+    raw = medians['raw'] * ours.typical_forward()[1] / max(1, bytes_moved)
     return (max(in_memory, raw) +
             max(medians['in memory'] - in_memory, medians['raw'] - raw))
 
@@ -256,8 +254,8 @@ def measure(arguments: argparse.Namespace, folder: str, memory: Training,
            'spread': {name: (min(each), max(each))
                       for name, each in seconds.items()},
            'over_budget_bytes': stats['over_budget_bytes'],
-           'forward': ours.forward()[0],
-           'forward_bytes': ours.forward()[1],
+           'forward': ours.typical_forward()[0],
+           'forward_bytes': ours.typical_forward()[1],
            'to_limit': medians['ours'] / limit}
     if kind != 'late':
         row['to_phases'] = medians['ours'] / phases_limit(ours, memory, medians,

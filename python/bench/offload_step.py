@@ -85,8 +85,12 @@ class Training:
         self.optimizer = make(self.model.parameters())
         self._generator = torch.Generator().manual_seed(2)
 
+    def forward(self) -> torch.Tensor:
+        """The loss of the next tokens."""
+        return self.model.loss(drawn(self._generator))
+
     def iterate(self) -> None:
-        self.model.loss(drawn(self._generator)).backward()
+        self.forward().backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
