@@ -27,6 +27,8 @@ absl::StatusOr<OperandUse> ParseUse(absl::string_view word) {
       use.makes = true;
     } else if (last == 'e') {
       use.ends = true;
+    } else if (last == 'd') {
+      use.drops = true;
     } else {
       break;
     }
@@ -46,6 +48,7 @@ class Replay {
       : trace_(trace), budget_bytes_(budget_bytes) {
     for (size_t i = 0; i < trace.size(); ++i) {
       for (const OperandUse& use : trace[i]) {
+        if (use.drops) continue;
         uses_[use.tensor].push_back(static_cast<int64_t>(i));
       }
     }
@@ -89,11 +92,13 @@ class Replay {
     traffic_.beyond_bytes =
         std::max(traffic_.beyond_bytes, used_bytes_ - budget_bytes_);
     for (const OperandUse& use : operation) {
-      Here& here = here_.at(use.tensor);
+      const auto found = here_.find(use.tensor);
+      if (found == here_.end()) continue;  // dropped where it is below
+      Here& here = found->second;
       here.dirty |= use.writes || use.makes;
-      if (use.ends) {
+      if (use.ends || use.drops) {
         used_bytes_ -= here.bytes;
-        here_.erase(use.tensor);
+        here_.erase(found);
         continue;
       }
       here.next_use = NextUse(use.tensor);
@@ -103,7 +108,7 @@ class Replay {
   }
 
   void Bring(const OperandUse& use) {
-    if (here_.contains(use.tensor)) return;
+    if (use.drops || here_.contains(use.tensor)) return;
     MakeRoom(use.bytes);
     used_bytes_ += use.bytes;
     here_[use.tensor].bytes = use.bytes;

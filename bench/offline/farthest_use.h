@@ -23,6 +23,9 @@ struct OperandUse {
   bool writes = false;
   bool makes = false;  // every byte: nothing is read for it
   bool ends = false;   // it is not needed any more: nothing is written for it
+  // It ends wherever it is, and nothing is read, nor room made: a program that
+  // drops a tensor uses none of it.
+  bool drops = false;
 };
 using Operation = std::vector<OperandUse>;
 
@@ -35,9 +38,9 @@ struct OfflineTraffic {
                          const OfflineTraffic&) = default;
 };
 
-// One operation a line: "name:bytes", with 'w', 'n' and 'e' behind the bytes
-// for one that writes, makes and ends it. InvalidArgument, with the line: a
-// word that is none, or a tensor of another size than before.
+// One operation a line: "name:bytes", with 'w', 'n', 'e' and 'd' behind the
+// bytes for one that writes, makes, ends and drops it. InvalidArgument, with
+// the line: a word that is none, or a tensor of another size than before.
 absl::StatusOr<std::vector<Operation>> ParseTrace(absl::string_view text);
 
 // Of `steps` times the trace, all of them but the first `warm`. What is below

@@ -23,7 +23,8 @@ a flush, are told beside them.
 With --bench the bytes are also told beside those of farthest next use over the
 model's own trace (terrace-bench offline): each operator's parameters, as a
 dispatch mode sees them in memory, gradients from when they are whole until
-their update, and state with its parameter's update. What is `reserved` for
+their update, and state with its parameter's update. After step() gradients are
+there until zero_grad(), which drops them. What is `reserved` for
 motion is the window in which state is updated and, of the other memory, an
 eighth, or, where four of the largest parameters are more, as much as these, up
 to a quarter. The same with an eighth of the budget, and with none of it, is
@@ -172,15 +173,19 @@ class Uses(TorchDispatchMode):
             lines.append(self._update(name, made=True) if kind == 'in backward'
                          else f'g.{name}:{self._bytes(name)}n')
         if kind == 'step()':
-            lines += [self._update(name, made=False) for name in self.sizes]
+            lines += [self._update(name, made=False, ends=False)
+                      for name in self.sizes]
+            lines.append(' '.join(f'g.{name}:{self._bytes(name)}d'
+                                  for name in self.sizes))
         return '\n'.join(lines) + '\n'
 
     def largest(self) -> int:
         return max(self._bytes(name) for name in self.sizes)
 
-    def _update(self, name: str, made: bool) -> str:
+    def _update(self, name: str, made: bool, ends: bool = True) -> str:
         size = self._bytes(name)
-        return (f'p.{name}:{size}w g.{name}:{size}{"ne" if made else "e"} '
+        flags = 'n' * made + 'e' * ends
+        return (f'p.{name}:{size}w g.{name}:{size}{flags} '
                 f's.{name}:{self._bytes(name, 2)}w')
 
     def _bytes(self, name: str, times: int = 1) -> int:

@@ -45,6 +45,20 @@ TEST(FarthestUse, WhatWasWrittenIsWrittenWhenItLeavesUnlessItEnds) {
             (OfflineTraffic{.bytes_read = 10, .bytes_written = 0}));
 }
 
+TEST(FarthestUse, WhatIsDroppedIsNoUseAndIsNotReadForIt) {
+  // a is written as b needs its room, and is not read again for its drop.
+  EXPECT_EQ(Of("a:10n\nb:10\na:10d", 10),
+            (OfflineTraffic{.bytes_read = 10, .bytes_written = 10}));
+  // It leaves before b, although its drop comes before the next use of b.
+  EXPECT_EQ(Of("b:10\na:10n\nc:10\na:10d\nb:10", 20),
+            (OfflineTraffic{.bytes_read = 20, .bytes_written = 10}));
+  // Where it is in memory nothing is written for it, and its room is free.
+  EXPECT_EQ(Of("a:10n\na:10d\nb:10\na:10n\na:10d\nb:10", 20),
+            (OfflineTraffic{.bytes_read = 10, .bytes_written = 0}));
+  EXPECT_EQ(Of("b:10w\na:10d", 10, /*steps=*/3),
+            (OfflineTraffic{.bytes_read = 10, .bytes_written = 0}));
+}
+
 TEST(FarthestUse, StepsFollowOneAnotherAndTheFirstAreNotCounted) {
   // Of three in a row with room for two, one stays from step to step.
   EXPECT_EQ(Of("a:1\nb:1\nc:1", 2, /*steps=*/52, /*warm=*/2).bytes_read, 75);
