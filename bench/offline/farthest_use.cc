@@ -92,13 +92,12 @@ class Replay {
     traffic_.beyond_bytes =
         std::max(traffic_.beyond_bytes, used_bytes_ - budget_bytes_);
     for (const OperandUse& use : operation) {
-      const auto found = here_.find(use.tensor);
-      if (found == here_.end()) continue;  // dropped where it is below
-      Here& here = found->second;
+      if (use.drops && !here_.contains(use.tensor)) continue;
+      Here& here = here_.at(use.tensor);
       here.dirty |= use.writes || use.makes;
       if (use.ends || use.drops) {
         used_bytes_ -= here.bytes;
-        here_.erase(found);
+        here_.erase(use.tensor);
         continue;
       }
       here.next_use = NextUse(use.tensor);

@@ -24,12 +24,11 @@ With --bench the bytes are also told beside those of farthest next use over the
 model's own trace (terrace-bench offline): each operator's parameters, as a
 dispatch mode sees them in memory, gradients from when they are whole until
 their update, and state with its parameter's update. After step() gradients are
-there until zero_grad(), which drops them. What is `reserved` for
-motion is the window in which state is updated and, of the other memory, an
-eighth, or, where four of the largest parameters are more, as much as these, up
-to a quarter. The same with an eighth of the budget, and with none of it, is
-told beside. Counted from the thirteenth iteration on. Takes 4 GB of memory and
-4 GB of disk.
+there until zero_grad(), which drops them. What is `reserved` for motion is the
+window in which state is updated and, of the other memory, an eighth, or, where
+four of the largest parameters are more, as much as these, up to a quarter. The
+same with an eighth of the budget, and with none of it, is told beside. Counted
+from the thirteenth iteration on. Takes 4 GB of memory and 4 GB of disk.
 """
 
 import argparse
@@ -164,17 +163,16 @@ class Uses(TorchDispatchMode):
                 for name in operation:
                     # A late update comes before the next use.
                     if kind == 'late' and name not in updated:
-                        lines.append(self._update(name, made=False))
+                        lines.append(self._update(name, 'e'))
                         updated.add(name)
                 lines.append(' '.join(f'p.{name}:{self._bytes(name)}'
                                       for name in operation))
                 continue
             name = operation[0].removeprefix('gradient ')
-            lines.append(self._update(name, made=True) if kind == 'in backward'
+            lines.append(self._update(name, 'ne') if kind == 'in backward'
                          else f'g.{name}:{self._bytes(name)}n')
         if kind == 'step()':
-            lines += [self._update(name, made=False, ends=False)
-                      for name in self.sizes]
+            lines += [self._update(name, '') for name in self.sizes]
             lines.append(' '.join(f'g.{name}:{self._bytes(name)}d'
                                   for name in self.sizes))
         return '\n'.join(lines) + '\n'
@@ -182,10 +180,10 @@ class Uses(TorchDispatchMode):
     def largest(self) -> int:
         return max(self._bytes(name) for name in self.sizes)
 
-    def _update(self, name: str, made: bool, ends: bool = True) -> str:
+    def _update(self, name: str, gradient: str) -> str:
+        """`gradient` is what the update does to the gradient."""
         size = self._bytes(name)
-        flags = 'n' * made + 'e' * ends
-        return (f'p.{name}:{size}w g.{name}:{size}{flags} '
+        return (f'p.{name}:{size}w g.{name}:{size}{gradient} '
                 f's.{name}:{self._bytes(name, 2)}w')
 
     def _bytes(self, name: str, times: int = 1) -> int:
