@@ -57,6 +57,8 @@ class Tier : public Reserver {
   virtual absl::StatusOr<std::optional<Reservation>> Allocate(
       int64_t size_bytes, bool must) = 0;
   virtual void ForgetRefusals() {}
+  // A range of it and the free bytes that touch it, where the tier knows.
+  virtual Extent WithFreeBeside(const Extent& range) const { return range; }
 
   // Null: the bytes are not the CPU's.
   virtual std::byte* Address(const Extent& extent) = 0;

@@ -110,6 +110,18 @@ int64_t ExtentAllocator::largest_free_bytes() const {
   return by_size_.empty() ? 0 : by_size_.rbegin()->first;
 }
 
+Extent ExtentAllocator::WithFreeBeside(Extent range) const {
+  const auto next = free_.lower_bound(range.end());
+  const bool touches = next != free_.end() && next->first == range.end();
+  const int64_t end = range.end() + (touches ? next->second : 0);
+  int64_t offset = range.offset;
+  if (next != free_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == offset) offset = previous->first;
+  }
+  return {offset, end - offset};
+}
+
 int64_t ExtentAllocator::free_tail_bytes() const {
   if (free_.empty()) return 0;
   const auto last = std::prev(free_.end());

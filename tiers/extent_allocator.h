@@ -41,6 +41,8 @@ class ExtentAllocator {
   int64_t used_bytes() const { return used_; }
   int64_t free_bytes() const { return capacity_ - used_; }
   int64_t largest_free_bytes() const;
+  // The range and the free bytes that touch it: one range.
+  Extent WithFreeBeside(Extent range) const;
   // Free bytes at the very end, which growth would add to.
   int64_t free_tail_bytes() const;
   // 0: all free bytes are one range; towards 1: they are scattered.

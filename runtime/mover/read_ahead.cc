@@ -250,47 +250,67 @@ bool ReadAhead::MakeRoom(int64_t bytes, int64_t part_bytes, int64_t next_use,
                          TierResidency& residency,
                          std::vector<QueueError>* errors) const {
   if (residency.windows().holds_room()) return false;
-  const TierId tier = residency.id();
-  int64_t missing = bytes - FreeBytes(residency.tier());
+  Lack lack{.bytes = bytes - FreeBytes(residency.tier()), .next_use = next_use};
   const int64_t comes = ComingBytes(residency);
-  if (missing <= 0 && comes == 0) missing = part_bytes;
-  missing -= comes;
-  if (missing <= 0) return true;
-  std::vector<Tensor*> victims;
-  const auto add = [&](auto may_leave) {
-    const std::vector<Tensor*> found = residency.residents().FirstToLeave(
-        missing,
-        [&](const Tensor& each) {
-          return parts_.planner->NextUse(KeyOf(each)) > next_use &&
-                 may_leave(each);
-        },
-        kMostResidents);
-    victims.insert(victims.end(), found.begin(), found.end());
-    for (const Tensor* const each : found) {
-      missing -= ResidentBytes(each->spec.size_bytes);
-    }
-  };
-  add([&](const Tensor& each) {
-    return each.at(tier)->pins == 0 && residency.MayLeave(each);
-  });
-  add([&](const Tensor& each) {
-    const int32_t pins = each.at(tier)->pins;
-    return pins > 0 && parts_.pins->MayAsk(each, tier, pins) &&
-           !parts_.pins->HasWaiting(each) && !each.refusals.gave_up() &&
-           residency.CanGoDown(each);
-  });
-  if (missing > 0) return false;
+  if (lack.bytes <= 0 && comes == 0) lack.bytes = lack.part_bytes = part_bytes;
+  lack.bytes -= comes;
+  if (lack.bytes <= 0) return true;
+  const std::vector<Tensor*> victims = PickVictims(lack, residency);
+  if (victims.empty()) return false;
   std::vector<Tensor*> leaving;
   for (Tensor* const each : victims) {
-    if (each->at(tier)->pins > 0) {
+    if (each->at(residency.id())->pins > 0) {
       residency.residents().SetAside(*each);
-      parts_.pins->AskForRoom(*each, tier, AskerAt(residency));
+      parts_.pins->AskForRoom(*each, residency.id(), AskerAt(residency));
     } else if (residency.Evict(*each)) {
       leaving.push_back(each);
     }
   }
   parts_.write_back->StartLeaving(&leaving, errors);
   return true;
+}
+
+std::vector<Tensor*> ReadAhead::PickVictims(const Lack& lack,
+                                            TierResidency& residency) const {
+  const TierId tier = residency.id();
+  ResidentSet& residents = residency.residents();
+  const auto is_later = [&](const Tensor& each) {
+    return parts_.planner->NextUse(KeyOf(each)) > lack.next_use;
+  };
+  const auto leaves_now = [&](const Tensor& each) {
+    return each.at(tier)->pins == 0 && residency.MayLeave(each) &&
+           is_later(each);
+  };
+  const auto may_be_asked = [&](const Tensor& each) {
+    const int32_t pins = each.at(tier)->pins;
+    return pins > 0 && parts_.pins->MayAsk(each, tier, pins) &&
+           !parts_.pins->HasWaiting(each) && !each.refusals.gave_up() &&
+           residency.CanGoDown(each) && is_later(each);
+  };
+  if (lack.part_bytes > 0) {
+    // Nothing comes, or it would be waited for.
+    const auto comes = [](const Tensor&) { return false; };
+    const auto leaves = [&](const Tensor& each) {
+      return leaves_now(each) || may_be_asked(each);
+    };
+    std::optional<std::vector<Tensor*>> run = residents.RunToLeave(
+        lack.part_bytes, residency.tier(), comes, leaves, kMostResidents);
+    if (run.has_value()) return *std::move(run);
+  }
+  int64_t missing = lack.bytes;
+  std::vector<Tensor*> victims;
+  const auto add = [&](auto may_leave) {
+    const std::vector<Tensor*> found =
+        residents.FirstToLeave(missing, may_leave, kMostResidents);
+    victims.insert(victims.end(), found.begin(), found.end());
+    for (const Tensor* const each : found) {
+      missing -= ResidentBytes(each->spec.size_bytes);
+    }
+  };
+  add(leaves_now);
+  add(may_be_asked);
+  if (missing > 0) victims.clear();
+  return victims;
 }
 
 void ReadAhead::ForgetGone(TensorLine* unused, TierId tier) const {

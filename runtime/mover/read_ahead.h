@@ -88,6 +88,13 @@ class ReadAhead {
     Looked* looked = nullptr;
   };
 
+  // What is missing until that use.
+  struct Lack {
+    int64_t bytes = 0;
+    int64_t part_bytes = 0;  // in one part, as enough is free in several
+    int64_t next_use = 0;
+  };
+
   void EndWaits();
   void FollowOrder(const MergedTrace& merged);
   std::optional<Upcoming> Next(const MergedTrace& merged);
@@ -128,6 +135,10 @@ class ReadAhead {
   bool MakeRoom(int64_t bytes, int64_t part_bytes, int64_t next_use,
                 TierResidency& residency,
                 std::vector<QueueError>* errors) const;
+  // Residents, also pinned ones, that are used later and have as much together;
+  // none: they are too few.
+  std::vector<Tensor*> PickVictims(const Lack& lack,
+                                   TierResidency& residency) const;
   // The first ones that have left unused, or are used by now.
   void ForgetGone(TensorLine* unused, TierId tier) const;
 

@@ -200,6 +200,13 @@ int64_t BytePins::coming_bytes_for(uint64_t asker) const {
   return found == coming_for_.end() ? 0 : found->second;
 }
 
+bool BytePins::ComesFor(const Tensor& tensor, TierId tier,
+                        uint64_t asker) const {
+  const auto found = tensors_.find(&tensor);
+  return found != tensors_.end() && found->second.comes == tier &&
+         found->second.asker == asker;
+}
+
 const BytePins::Sums& BytePins::At(TierId tier) const {
   static constexpr Sums kNone;
   const auto found = sums_.find(tier);

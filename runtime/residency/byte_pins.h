@@ -93,6 +93,8 @@ class BytePins {
   // asked for it, and for one asker.
   int64_t coming_bytes(TierId tier) const { return At(tier).coming_bytes; }
   int64_t coming_bytes_for(uint64_t asker) const;
+  // Whether that tensor's room is among it.
+  bool ComesFor(const Tensor& tensor, TierId tier, uint64_t asker) const;
   // Tensors that have pins of bytes there.
   size_t pinned_tensors(TierId tier) const { return At(tier).pinned; }
 

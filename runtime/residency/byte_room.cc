@@ -44,7 +44,9 @@ bool ByteRoom::Find(absl::Span<Tensor* const> tensors, RoomSeeker* seeker,
     if (bytes <= free_bytes && Take(tensors, rooms)) return true;
     const int64_t missing = Missing(bytes, free_bytes, seeker->number);
     if (missing <= 0) return false;
-    const int64_t made = MakeRoom(missing, tensors, seeker->number, leaving);
+    // Room for all of them in one part is room for each.
+    const Want want{missing, bytes <= free_bytes ? bytes : 0, seeker->number};
+    const int64_t made = MakeRoom(want, tensors, leaving);
     // What is larger than the budget never has it, however much is kept.
     if (bytes <= residency_.tier().usage().capacity_bytes) {
       seeker->made_bytes = std::min(bytes, seeker->made_bytes + made);
@@ -86,7 +88,7 @@ bool ByteRoom::MayAsk(const Tensor& tensor, const Copy& copy) const {
          pins_.MayAsk(tensor, residency_.id(), copy.pins);
 }
 
-std::vector<Tensor*> ByteRoom::PickVictims(int64_t bytes,
+std::vector<Tensor*> ByteRoom::PickVictims(const Want& want,
                                            absl::Span<Tensor* const> besides) {
   const TierId tier = residency_.id();
   ResidentSet& residents = residency_.residents();
@@ -95,6 +97,15 @@ std::vector<Tensor*> ByteRoom::PickVictims(int64_t bytes,
     if (copy.pins == 0) return residency_.MayLeave(tensor);
     return MayAsk(tensor, copy) && !absl::c_linear_search(besides, &tensor);
   };
+  if (want.part_bytes > 0 && !rest_.has_value()) {
+    const auto comes = [&](const Tensor& tensor) {
+      return pins_.ComesFor(tensor, tier, want.asker);
+    };
+    std::optional<std::vector<Tensor*>> run = residents.RunToLeave(
+        want.part_bytes, residency_.tier(), comes, may_leave);
+    if (run.has_value()) return *std::move(run);
+  }
+  int64_t bytes = want.bytes;
   std::vector<Tensor*> victims;
   if (!rest_.has_value()) {
     victims = residents.FirstToLeave(bytes, may_leave);
@@ -114,12 +125,12 @@ std::vector<Tensor*> ByteRoom::PickVictims(int64_t bytes,
   return victims;
 }
 
-int64_t ByteRoom::MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides,
-                           uint64_t asker, std::vector<Tensor*>* leaving) {
+int64_t ByteRoom::MakeRoom(const Want& want, absl::Span<Tensor* const> besides,
+                           std::vector<Tensor*>* leaving) {
   int64_t made = 0;
-  for (Tensor* const victim : PickVictims(bytes, besides)) {
+  for (Tensor* const victim : PickVictims(want, besides)) {
     if (victim->at(residency_.id())->pins > 0) {
-      Ask(*victim, asker);
+      Ask(*victim, want.asker);
       continue;
     }
     made += ResidentBytes(victim->spec.size_bytes);

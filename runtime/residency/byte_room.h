@@ -61,10 +61,15 @@ class ByteRoom {
   bool Take(absl::Span<Tensor* const> tensors, Rooms* rooms) const;
   // What is missing of so many bytes for a seeker that has so many free.
   int64_t Missing(int64_t bytes, int64_t free_bytes, uint64_t asker);
+  struct Want {
+    int64_t bytes = 0;
+    int64_t part_bytes = 0;  // in one part, as enough is free in several
+    uint64_t asker = 0;
+  };
   // Not of those `besides`, which the room is for. Returns what leaves for it.
-  int64_t MakeRoom(int64_t bytes, absl::Span<Tensor* const> besides,
-                   uint64_t asker, std::vector<Tensor*>* leaving);
-  std::vector<Tensor*> PickVictims(int64_t bytes,
+  int64_t MakeRoom(const Want& want, absl::Span<Tensor* const> besides,
+                   std::vector<Tensor*>* leaving);
+  std::vector<Tensor*> PickVictims(const Want& want,
                                    absl::Span<Tensor* const> besides);
   void Ask(Tensor& tensor, uint64_t asker);
   bool MayAsk(const Tensor& tensor, const Copy& copy) const;

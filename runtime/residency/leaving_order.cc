@@ -65,17 +65,25 @@ void LeavingOrder::Refresh() {
   }
 }
 
+void LeavingOrder::Visit(absl::FunctionRef<bool(Tensor&)> visit, int64_t most) {
+  Refresh();
+  for (const Place& place : order_) {
+    if (most-- <= 0 || !visit(*place.tensor)) return;
+  }
+}
+
 std::vector<Tensor*> LeavingOrder::First(
     int64_t bytes, absl::FunctionRef<bool(const Tensor&)> may_leave,
     int64_t most) {
-  Refresh();
   std::vector<Tensor*> first;
-  for (const Place& place : order_) {
-    if (bytes <= 0 || most-- <= 0) break;
-    if (!may_leave(*place.tensor)) continue;
-    first.push_back(place.tensor);
-    bytes -= ResidentBytes(place.tensor->spec.size_bytes);
-  }
+  if (bytes <= 0) return first;
+  const auto visit = [&](Tensor& tensor) {
+    if (!may_leave(tensor)) return true;
+    first.push_back(&tensor);
+    bytes -= ResidentBytes(tensor.spec.size_bytes);
+    return bytes > 0;
+  };
+  Visit(visit, most);
   return first;
 }
 

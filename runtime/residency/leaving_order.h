@@ -34,6 +34,8 @@ class LeavingOrder {
   void SetAside(const Tensor& tensor);
   void Forget(const Tensor& tensor);
 
+  // Shows the first `most`, in their order, as long as `visit` returns true.
+  void Visit(absl::FunctionRef<bool(Tensor&)> visit, int64_t most);
   // The first of those that may leave, in their order, until they have `bytes`
   // together; fewer where there are no more among the first `most` of all.
   std::vector<Tensor*> First(int64_t bytes,

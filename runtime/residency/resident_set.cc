@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "runtime/residency/neighbour_run.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -45,6 +46,29 @@ void ResidentSet::Rank(const TracePlanner& planner) {
   for (const Resident& each : residents_) {
     if (!IsLeaving(*each.tensor)) order_->OnUse(*each.tensor);
   }
+}
+
+std::optional<std::vector<Tensor*>> ResidentSet::RunToLeave(
+    int64_t bytes, const Tier& tier,
+    absl::FunctionRef<bool(const Tensor&)> comes,
+    absl::FunctionRef<bool(const Tensor&)> may_leave, int64_t most) {
+  NeighbourRun run(tier, bytes);
+  const auto room_of = [this](const Tensor& tensor) {
+    return residents_[places_.at(&tensor)].room;
+  };
+  for (const Tensor* const each : leaving_) {
+    if (Has(*each)) run.AddComing(room_of(*each));
+  }
+  for (const Tensor* const each : aside_) {
+    if (comes(*each)) run.AddComing(room_of(*each));
+  }
+  const auto visit = [&](Tensor& tensor) {
+    if (may_leave(tensor)) run.Add(tensor, room_of(tensor));
+    return !run.complete();
+  };
+  if (!run.complete()) order_->Visit(visit, most);
+  if (!run.complete()) return std::nullopt;
+  return run.tensors();
 }
 
 void ResidentSet::SetAside(const Tensor& tensor) {

@@ -18,6 +18,7 @@
 #include "prefetch/trace_planner.h"
 #include "runtime/residency/leaving_order.h"
 #include "runtime/tensor/tensor_life.h"
+#include "tiers/byte_tier.h"
 #include "tiers/extent.h"
 
 namespace terrace {
@@ -45,6 +46,14 @@ class ResidentSet {
       int64_t most = INT64_MAX) {
     return order_->First(bytes, may_leave, most);
   }
+  // Those that make room for so many bytes in one part of that tier, of the
+  // first `most` (neighbour_run.h). What leaves makes room too, and so does
+  // what was asked for back and comes. Nullopt: these are too few.
+  std::optional<std::vector<Tensor*>> RunToLeave(
+      int64_t bytes, const Tier& tier,
+      absl::FunctionRef<bool(const Tensor&)> comes,
+      absl::FunctionRef<bool(const Tensor&)> may_leave,
+      int64_t most = INT64_MAX);
   // A resident that was asked for back does not stand in the order until its
   // pins have ended.
   void SetAside(const Tensor& tensor);

@@ -172,6 +172,15 @@ struct PlainMap {
     return longest;
   }
 
+  Extent WithFreeBeside(const Extent& extent) const {
+    auto begin = static_cast<size_t>(extent.offset / kPage);
+    auto end = static_cast<size_t>(extent.end() / kPage);
+    while (begin > 0 && !used[begin - 1]) --begin;
+    while (end < used.size() && !used[end]) ++end;
+    return {static_cast<int64_t>(begin) * kPage,
+            static_cast<int64_t>(end - begin) * kPage};
+  }
+
   void Set(Extent extent, char value) {
     for (int64_t i = extent.offset / kPage; i < extent.end() / kPage; ++i) {
       EXPECT_NE(used[static_cast<size_t>(i)], value) << "page " << i;
@@ -222,6 +231,10 @@ TEST(ExtentAllocatorTest, AgreesWithAPlainMap) {
                 std::count(map.used.begin(), map.used.end(), 1) * kPage);
       ASSERT_EQ(pool.largest_free_bytes(), map.LongestRun() * kPage);
       ASSERT_EQ(pool.capacity_bytes(), pages * kPage);
+      if (live.empty()) continue;
+      const Extent& any =
+          live[static_cast<size_t>(below(static_cast<int64_t>(live.size())))];
+      ASSERT_EQ(pool.WithFreeBeside(any), map.WithFreeBeside(any));
     }
   }
 }

@@ -34,6 +34,9 @@ class DeviceTier final : public Tier {
   absl::StatusOr<std::optional<Reservation>> Allocate(int64_t size_bytes,
                                                       bool must) override;
   void Free(Extent extent) override;
+  Extent WithFreeBeside(const Extent& range) const override {
+    return ranges_.WithFreeBeside(range);
+  }
   std::byte* Address(const Extent&) override { return nullptr; }
   // Where a pin's bytes are, for what computes on the device.
   void* DeviceAddress(const Extent& extent) const {

@@ -32,6 +32,9 @@ class DramTier final : public Tier {
   // Empty: there is no room now.
   Reservation TryAllocate(int64_t size_bytes);
   void Free(Extent extent) override;
+  Extent WithFreeBeside(const Extent& range) const override {
+    return space_.WithFreeBeside(range);
+  }
   std::byte* Address(const Extent& extent) override {
     return arena_.data() + extent.offset;
   }

@@ -153,8 +153,11 @@ TEST_P(ReadAheadContract, RoomIsMadeWhereFreeMemoryIsInParts) {
     const int64_t reads = stats().demand_reads;
     EXPECT_TRUE(HasPattern(Have(large, Access::kRead).data(), 100));
     EXPECT_EQ(stats().demand_reads - reads, step == 1 ? 1 : 0);
-    // Others have left for it, though as much was free.
-    EXPECT_GT(stats().evictions, evictions);
+    // Beside a free room one has left for it, though as much was free, and
+    // none that is used later but lies elsewhere.
+    if (step == 2) {
+      EXPECT_EQ(stats().evictions, evictions + 1);
+    }
     for (const TensorId each : tensors_) Have(each, Access::kRead);
     ASSERT_TRUE(queue_->CommitStep({step}).ok());
   }

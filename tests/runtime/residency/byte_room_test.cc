@@ -124,6 +124,27 @@ TEST_F(ByteRoomTest, WhatWasMadeForOneIsNotForALaterOne) {
   EXPECT_TRUE(Find(room, &with_pins, small));
 }
 
+// Of two rooms' size in one part: the two last are used last, but lie apart.
+TEST_F(ByteRoomTest, WhereFreeRoomIsInPartsNeighboursLeave) {
+  std::vector<Tensor*> clean;
+  for (int i = 0; i < kPlaces; ++i) {
+    clean.push_back(&AddClean(std::to_string(i)));
+  }
+  for (const size_t last_used_first : {2, 5, 0, 1, 4, 7}) {
+    core_.residency.residents().Touch(*clean[last_used_first]);
+  }
+  for (const size_t gone : {3, 6}) core_.residency.Drop(*clean[gone]);
+  Tensor& large = core_.Add("large", 3 * kPage);
+  RoomSeeker seeker{.number = 1};
+  ByteRoom room = Round();
+  EXPECT_TRUE(Find(room, &seeker, large));
+  EXPECT_EQ(seeker.made_bytes, kPlace);
+  EXPECT_EQ(clean[2]->at(kDramTier), nullptr);
+  for (const size_t stays : {0, 1, 4, 5, 7}) {
+    EXPECT_NE(clean[stays]->at(kDramTier), nullptr) << stays;
+  }
+}
+
 // What another seeker's own tensors are is looked at again: they may leave for
 // those that come after it.
 TEST_F(ByteRoomTest, WhatStaysForOneSeekerMayLeaveForTheNext) {
