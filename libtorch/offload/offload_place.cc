@@ -20,11 +20,12 @@ constexpr int64_t kMostWindowBytes = int64_t{128} << 20;
 constexpr int64_t kLeastShareWindowBytes = int64_t{32} << 20;
 
 // Returns the window of an optimizer whose state has a part of so many bytes in
-// memory. Of a large part an eighth is for motion: the rest of the state is
-// beside the window, in the order in which all customers' tensors leave.
+// memory. An eighth of the part is for motion, or what keeps a disk busy: the
+// rest of the state is beside the window, in the order in which all customers'
+// tensors leave.
 int64_t SharesWindow(int64_t state_part) {
-  if (state_part <= kMostWindowBytes) return state_part;
-  return std::clamp(state_part / 8, kLeastShareWindowBytes, kMostWindowBytes);
+  return std::min(state_part, std::clamp(state_part / 8, kLeastShareWindowBytes,
+                                         kMostWindowBytes));
 }
 
 int64_t GradientBytes(const ParameterSpec& spec) {
