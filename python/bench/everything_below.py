@@ -16,9 +16,10 @@ iteration moves, as in offload_step.py. The limit of a row's time is the larger
 one of torch.optim.AdamW(fused=True) in memory and raw. Beside it stands the
 limit of its phases, with bytes moved in the phases where ours moved them: of
 forward and of what follows it by themselves. Of late steps, whose updates are
-beside forward, it is not told. A row is a run of iterations as in late_step.py,
-time and bytes those of the measured ones; bytes of all, with those that follow
-a flush, are told beside them.
+beside forward, it is not told. A row's time is of runs of iterations as in
+late_step.py; its bytes are those of an iteration from the third on where nothing
+comes between them, and beside them those of the runs, each of which a flush
+ends: of the iterations that are timed, and of all.
 
 With --bench the bytes are also told beside those of farthest next use over the
 model's own trace (terrace-bench offline): each operator's parameters, as a
@@ -27,8 +28,7 @@ their update, and state with its parameter's update. After step() gradients are
 there until zero_grad(), which drops them. What is `reserved` for motion is the
 window in which state is updated and, of the other memory, an eighth, or, where
 four of the largest parameters are more, as much as these, up to a quarter. The
-same with an eighth of the budget, and with none of it, is told beside. Counted
-from the thirteenth iteration on. Takes 4 GB of memory and 4 GB of disk.
+same with an eighth of the budget, and with none of it, is told beside. Takes 4 GB of memory and 4 GB of disk.
 """
 
 import argparse
@@ -52,6 +52,8 @@ from offload_step import Raw, drawn
 _PAGE = 4096
 _RUN = UNMEASURED + MEASURED
 _MOTION_PARTS = 8
+_SETTLING = 2  # iterations
+_SETTLED = 10
 _KINDS = {'step()': {'overlap': False}, 'late': {},
           'in backward': {'step_in_backward': 1}}
 
@@ -110,6 +112,17 @@ class Training(offload_step.Training):
         if self.offload is not None:
             self.optimizer.flush()
         return seconds
+
+    def settled_bytes(self) -> int:
+        """The bytes of an iteration from the third on, nothing between them."""
+        for _ in range(_SETTLING):
+            self.iterate()
+        before = self.moved()
+        for _ in range(_SETTLED):
+            self.iterate()
+        moved = self.moved() - before
+        self.optimizer.flush()
+        return moved // _SETTLED
 
     def moved(self) -> int:
         """Bytes until now."""
@@ -227,7 +240,7 @@ def measure(arguments: argparse.Namespace, folder: str, memory: Training,
             uses: Uses, budget: str, kind: str) -> dict:
     ours = Training(arguments, os.path.join(folder, f'{kind} {budget}'), budget,
                     **_KINDS[kind])
-    ours.run()
+    settled_bytes = ours.settled_bytes()
     ours.repeated_bytes = 0
     ours.run()
     stats = ours.offload.stats()
@@ -252,8 +265,8 @@ def measure(arguments: argparse.Namespace, folder: str, memory: Training,
     medians = {name: statistics.median(each) for name, each in seconds.items()}
     limit = max(medians['in memory'], medians['raw'])
     row = {'kind': kind, 'budget': budget,
-           'budget_bytes': stats['budget_bytes'], 'bytes': bytes_moved,
-           'bytes_of_all': bytes_of_all, **medians,
+           'budget_bytes': stats['budget_bytes'], 'bytes': settled_bytes,
+           'bytes_timed': bytes_moved, 'bytes_of_all': bytes_of_all, **medians,
            'spread': {name: (min(each), max(each))
                       for name, each in seconds.items()},
            'over_budget_bytes': stats['over_budget_bytes'],
@@ -268,15 +281,15 @@ def measure(arguments: argparse.Namespace, folder: str, memory: Training,
         reserved = window + for_motion(budget_bytes - window,
                                        uses.largest())
         trace = uses.trace(kind)
-        rounds = arguments.rounds * _RUN
-        least = offline(arguments.bench, trace, budget_bytes, reserved, rounds)
+        least = offline(arguments.bench, trace, budget_bytes, reserved,
+                        _SETTLED)
         eighth = offline(arguments.bench, trace, budget_bytes,
-                         budget_bytes // _MOTION_PARTS, rounds)
+                         budget_bytes // _MOTION_PARTS, _SETTLED)
         row.update(reserved=reserved, window=window,
                    least_reserved=least['less'], least_whole=least['whole'],
                    least_eighth=eighth['less'])
         for name in ('reserved', 'whole', 'eighth'):
-            row[f'to_{name}'] = bytes_moved / row[f'least_{name}']
+            row[f'to_{name}'] = settled_bytes / row[f'least_{name}']
     return row
 
 
@@ -308,7 +321,8 @@ def main() -> None:
                     f'{1e3 * row["in memory"]:5.0f}, raw '
                     f'{1e3 * row["raw"]:5.0f}: {row["to_limit"]:.2f} of the '
                     f'limit{phases}; {row["bytes"] / 1e6:,.0f} MB '
-                    f'({row["bytes_of_all"] / 1e6:,.0f} of all)')
+                    f'({row["bytes_timed"] / 1e6:,.0f} where a flush ends each '
+                    f'run, {row["bytes_of_all"] / 1e6:,.0f} of all of it)')
             if arguments.bench:
                 text += (f', {row["to_reserved"]:.3f} of farthest next use '
                          f'({row["to_eighth"]:.3f} with all but an eighth, '
