@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/bytes.h"
-
 namespace terrace {
 namespace {
 
@@ -12,19 +10,18 @@ namespace {
 constexpr size_t kMostUses = 1024;
 
 // A lane's state is a word: how many uses there are, in which half, and how
-// many blocks of bytes, rounded up, their tensors have.
+// many bytes their tensors have, less than 256 TiB.
 constexpr int kHalfBit = 15;
-constexpr int kBlocksBit = 16;
+constexpr int kBytesBit = 16;
 constexpr uint64_t kHalf = uint64_t{1} << kHalfBit;
 
 size_t CountOf(uint64_t state) { return state & (kHalf - 1); }
 size_t HalfOf(uint64_t state) { return (state & kHalf) >> kHalfBit; }
 int64_t BytesOf(uint64_t state) {
-  return static_cast<int64_t>(state >> kBlocksBit) * kBlockBytes;
+  return static_cast<int64_t>(state >> kBytesBit);
 }
 uint64_t UseOf(int64_t size_bytes) {
-  const int64_t blocks = (size_bytes + kBlockBytes - 1) / kBlockBytes;
-  return (static_cast<uint64_t>(blocks) << kBlocksBit) + 1;
+  return (static_cast<uint64_t>(size_bytes) << kBytesBit) + 1;
 }
 
 }  // namespace
