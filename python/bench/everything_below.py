@@ -17,18 +17,20 @@ one of torch.optim.AdamW(fused=True) in memory and raw. Beside it stands the
 limit of its phases, with bytes moved in the phases where ours moved them: of
 forward and of what follows it by themselves. Of late steps, whose updates are
 beside forward, it is not told. A row's time is of runs of iterations as in
-late_step.py; its bytes are those of an iteration from the third on where nothing
-comes between them, and beside them those of the runs, each of which a flush
+late_step.py. Its bytes are the mean of ten iterations from the third on with
+nothing between them; beside them stand those of the runs, each of which a flush
 ends: of the iterations that are timed, and of all.
 
 With --bench the bytes are also told beside those of farthest next use over the
 model's own trace (terrace-bench offline): each operator's parameters, as a
 dispatch mode sees them in memory, gradients from when they are whole until
 their update, and state with its parameter's update. After step() gradients are
-there until zero_grad(), which drops them. What is `reserved` for motion is the
-window in which state is updated and, of the other memory, an eighth, or, where
-four of the largest parameters are more, as much as these, up to a quarter. The
-same with an eighth of the budget, and with none of it, is told beside. Takes 4 GB of memory and 4 GB of disk.
+there until zero_grad(), which drops them. What is `reserved` for motion is four
+chunks of state (`staging_bytes`; the window in which state is updated has at
+least as many) and, of the other memory, an eighth, or, where four of the
+largest parameters are more, as much as these, up to a quarter. The same with an
+eighth of the budget, and with none of it, is told beside. Takes 4 GB of memory
+and 4 GB of disk.
 """
 
 import argparse
@@ -322,7 +324,7 @@ def main() -> None:
                     f'{1e3 * row["raw"]:5.0f}: {row["to_limit"]:.2f} of the '
                     f'limit{phases}; {row["bytes"] / 1e6:,.0f} MB '
                     f'({row["bytes_timed"] / 1e6:,.0f} where a flush ends each '
-                    f'run, {row["bytes_of_all"] / 1e6:,.0f} of all of it)')
+                    f'run, {row["bytes_of_all"] / 1e6:,.0f} with those after it)')
             if arguments.bench:
                 text += (f', {row["to_reserved"]:.3f} of farthest next use '
                          f'({row["to_eighth"]:.3f} with all but an eighth, '

@@ -128,10 +128,11 @@ class ReadAhead {
   bool TryBegin(Tensor& tensor, TierResidency& residency, TensorLine* unused);
   // Room that is on its way: what leaves, and pins that were asked for.
   int64_t ComingBytes(const TierResidency& residency) const;
-  // What is missing of so many bytes, or, where all of them are free,
-  // `part_bytes` of what is in one part: residents leave that are used later
-  // than `next_use`, now, or, where those that nobody has pinned are too few,
-  // as pins end. False: as in Plan, and nothing was done.
+  // Residents leave that are used later than `next_use`, for what is missing of
+  // so many bytes: first those that nobody has pinned, which leave now, and if
+  // these are too few, others as their pins end. Where all of the bytes are
+  // free, but in parts, neighbours leave for `part_bytes` in one part, pinned
+  // or not. False: as in Plan, and nothing was done.
   bool MakeRoom(int64_t bytes, int64_t part_bytes, int64_t next_use,
                 TierResidency& residency,
                 std::vector<QueueError>* errors) const;

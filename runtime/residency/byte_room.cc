@@ -42,10 +42,8 @@ bool ByteRoom::Find(absl::Span<Tensor* const> tensors, RoomSeeker* seeker,
   while (true) {
     const int64_t free_bytes = FreeFor(*seeker);
     if (bytes <= free_bytes && Take(tensors, rooms)) return true;
-    const int64_t missing = Missing(bytes, free_bytes, seeker->number);
-    if (missing <= 0) return false;
-    // Room for all of them in one part is room for each.
-    const Want want{missing, bytes <= free_bytes ? bytes : 0, seeker->number};
+    const Want want = WantOf(bytes, free_bytes, seeker->number);
+    if (want.missing_bytes <= 0) return false;
     const int64_t made = MakeRoom(want, tensors, leaving);
     // What is larger than the budget never has it, however much is kept.
     if (bytes <= residency_.tier().usage().capacity_bytes) {
@@ -57,13 +55,18 @@ bool ByteRoom::Find(absl::Span<Tensor* const> tensors, RoomSeeker* seeker,
   }
 }
 
-int64_t ByteRoom::Missing(int64_t bytes, int64_t free_bytes, uint64_t asker) {
-  // As much as all of it only if what is free is in parts.
-  int64_t missing = free_bytes < bytes ? bytes - free_bytes : bytes;
-  missing -= pins_.coming_bytes_for(asker);
-  const int64_t leaves = std::clamp(missing, int64_t{0}, leaving_bytes_);
+ByteRoom::Want ByteRoom::WantOf(int64_t bytes, int64_t free_bytes,
+                                uint64_t asker) {
+  Want want{.asker = asker};
+  if (bytes <= free_bytes) want.part_bytes = bytes;
+  want.missing_bytes = bytes <= free_bytes ? bytes : bytes - free_bytes;
+  want.missing_bytes -= pins_.coming_bytes_for(asker);
+  const int64_t leaves =
+      std::clamp(want.missing_bytes, int64_t{0}, leaving_bytes_);
   leaving_bytes_ -= leaves;
-  return missing - leaves;
+  want.missing_bytes -= leaves;
+  want.has_leaving = leaves > 0;
+  return want;
 }
 
 bool ByteRoom::Take(absl::Span<Tensor* const> tensors, Rooms* rooms) const {
@@ -98,14 +101,23 @@ std::vector<Tensor*> ByteRoom::PickVictims(const Want& want,
     return MayAsk(tensor, copy) && !absl::c_linear_search(besides, &tensor);
   };
   if (want.part_bytes > 0 && !rest_.has_value()) {
+    const bool alone = besides.size() == 1;
+    if (alone && want.part_bytes >= no_part_bytes_) return {};
     const auto comes = [&](const Tensor& tensor) {
-      return pins_.ComesFor(tensor, tier, want.asker);
+      return residents.IsLeaving(tensor)
+                 ? want.has_leaving
+                 : pins_.ComesFor(tensor, tier, want.asker);
     };
     std::optional<std::vector<Tensor*>> run = residents.RunToLeave(
         want.part_bytes, residency_.tier(), comes, may_leave);
     if (run.has_value()) return *std::move(run);
+    // Several find room in parts as well; one does not, whatever leaves.
+    if (alone) {
+      no_part_bytes_ = want.part_bytes;
+      return {};
+    }
   }
-  int64_t bytes = want.bytes;
+  int64_t bytes = want.missing_bytes;
   std::vector<Tensor*> victims;
   if (!rest_.has_value()) {
     victims = residents.FirstToLeave(bytes, may_leave);
@@ -146,9 +158,9 @@ void ByteRoom::Ask(Tensor& tensor, uint64_t asker) {
 
 void ByteRoom::AskFor(int64_t bytes, uint64_t asker) {
   const TierId tier = residency_.id();
-  const int64_t missing = Missing(bytes, FreeBytes(residency_.tier()), asker);
+  const Want want = WantOf(bytes, FreeBytes(residency_.tier()), asker);
   const std::vector<Tensor*> victims = residency_.residents().FirstToLeave(
-      missing,
+      want.missing_bytes,
       [&](const Tensor& tensor) { return MayAsk(tensor, *tensor.at(tier)); });
   for (Tensor* const victim : victims) Ask(*victim, asker);
 }

@@ -59,13 +59,14 @@ class ByteRoom {
  private:
   int64_t FreeFor(const RoomSeeker& seeker) const;
   bool Take(absl::Span<Tensor* const> tensors, Rooms* rooms) const;
-  // What is missing of so many bytes for a seeker that has so many free.
-  int64_t Missing(int64_t bytes, int64_t free_bytes, uint64_t asker);
   struct Want {
-    int64_t bytes = 0;
-    int64_t part_bytes = 0;  // in one part, as enough is free in several
+    int64_t missing_bytes = 0;
+    int64_t part_bytes = 0;    // in one part, as enough is free in several
+    bool has_leaving = false;  // some of what leaves already is for it
     uint64_t asker = 0;
   };
+  // What is missing of so many bytes for a seeker that has so many free.
+  Want WantOf(int64_t bytes, int64_t free_bytes, uint64_t asker);
   // Not of those `besides`, which the room is for. Returns what leaves for it.
   int64_t MakeRoom(const Want& want, absl::Span<Tensor* const> besides,
                    std::vector<Tensor*>* leaving);
@@ -82,6 +83,8 @@ class ByteRoom {
   // Once all were too few: those among which there may be more, as they were
   // somebody's own.
   std::optional<std::vector<Tensor*>> rest_;
+  // So much comes together nowhere, whoever seeks it alone.
+  int64_t no_part_bytes_ = INT64_MAX;
 };
 
 }  // namespace terrace

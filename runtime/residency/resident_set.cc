@@ -56,11 +56,10 @@ std::optional<std::vector<Tensor*>> ResidentSet::RunToLeave(
   const auto room_of = [this](const Tensor& tensor) {
     return residents_[places_.at(&tensor)].room;
   };
-  for (const Tensor* const each : leaving_) {
-    if (Has(*each)) run.AddComing(room_of(*each));
-  }
-  for (const Tensor* const each : aside_) {
-    if (comes(*each)) run.AddComing(room_of(*each));
+  for (const auto* const away : {&leaving_, &aside_}) {
+    for (const Tensor* const each : *away) {
+      if (Has(*each) && comes(*each)) run.AddComing(room_of(*each));
+    }
   }
   const auto visit = [&](Tensor& tensor) {
     if (may_leave(tensor)) run.Add(tensor, room_of(tensor));

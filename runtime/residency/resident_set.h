@@ -47,8 +47,8 @@ class ResidentSet {
     return order_->First(bytes, may_leave, most);
   }
   // Those that make room for so many bytes in one part of that tier, of the
-  // first `most` (neighbour_run.h). What leaves makes room too, and so does
-  // what was asked for back and comes. Nullopt: these are too few.
+  // first `most` (neighbour_run.h). What leaves, or was asked for back, makes
+  // room too if it `comes` for who asks. Nullopt: these are too few.
   std::optional<std::vector<Tensor*>> RunToLeave(
       int64_t bytes, const Tier& tier,
       absl::FunctionRef<bool(const Tensor&)> comes,

@@ -36,7 +36,8 @@ bool UntoldUses::Add(UseLane lane, TensorId tensor, int64_t size_bytes,
     return false;
   }
   const uint64_t use = UseOf(size_bytes);
-  const uint64_t before = uses.state.fetch_add(use, std::memory_order_relaxed);
+  // After the exchange of Take that opened this half: its slots are empty.
+  const uint64_t before = uses.state.fetch_add(use, std::memory_order_acquire);
   const size_t place = CountOf(before);
   // Beyond the slots it is told too late to say anything.
   if (place < kSlots) {
@@ -55,7 +56,7 @@ UntoldUses::Uses UntoldUses::Take() {
     const uint64_t other =
         (uses.state.load(std::memory_order_relaxed) & kHalf) ^ kHalf;
     const uint64_t state =
-        uses.state.exchange(other, std::memory_order_relaxed);
+        uses.state.exchange(other, std::memory_order_acq_rel);
     const size_t count = std::min(CountOf(state), kSlots);
     taken[lane].reserve(count);
     for (size_t place = 0; place < count; ++place) {

@@ -28,7 +28,7 @@ class UntoldUses {
  public:
   // Adds a use of a tensor with so many bytes; several in a row of a lane are
   // one. Returns true when it is time to tell what there is: that is many uses
-  // of the lane, or `most_bytes` of its tensors.
+  // of a lane, or `most_bytes` of its tensors.
   bool Add(UseLane lane, TensorId tensor, int64_t size_bytes,
            int64_t most_bytes);
   // Hands all of them over, by lane.

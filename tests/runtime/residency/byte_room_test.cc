@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -124,25 +125,113 @@ TEST_F(ByteRoomTest, WhatWasMadeForOneIsNotForALaterOne) {
   EXPECT_TRUE(Find(room, &with_pins, small));
 }
 
-// Of two rooms' size in one part: the two last are used last, but lie apart.
-TEST_F(ByteRoomTest, WhereFreeRoomIsInPartsNeighboursLeave) {
-  std::vector<Tensor*> clean;
-  for (int i = 0; i < kPlaces; ++i) {
-    clean.push_back(&AddClean(std::to_string(i)));
+// Free are places 3 and 6; of the others 2 and 5 are used last, and then 0.
+class RoomInPartsTest : public ByteRoomTest {
+ protected:
+  void Fill(const std::function<Tensor&(const std::string&)>& add) {
+    for (int i = 0; i < kPlaces; ++i) {
+      const std::string name = std::to_string(i);
+      here_.push_back(IsFree(i) ? &AddClean(name) : &add(name));
+    }
+    for (const size_t each : {2, 5, 0, 1, 4, 7}) {
+      core_.residency.residents().Touch(*here_[each]);
+    }
+    for (const size_t gone : {3, 6}) core_.residency.Drop(*here_[gone]);
   }
-  for (const size_t last_used_first : {2, 5, 0, 1, 4, 7}) {
-    core_.residency.residents().Touch(*clean[last_used_first]);
+  // Those that were there and are not any more.
+  std::vector<int> Gone() const {
+    std::vector<int> gone;
+    for (int i = 0; i < kPlaces; ++i) {
+      const Tensor& tensor = *here_[static_cast<size_t>(i)];
+      if (!IsFree(i) && tensor.at(kDramTier) == nullptr) gone.push_back(i);
+    }
+    return gone;
   }
-  for (const size_t gone : {3, 6}) core_.residency.Drop(*clean[gone]);
-  Tensor& large = core_.Add("large", 3 * kPage);
+  static bool IsFree(int i) { return i == 3 || i == 6; }
+
+  std::vector<Tensor*> here_;
+  Tensor& large_ = core_.Add("large", 3 * kPage);  // two places
+};
+
+TEST_F(RoomInPartsTest, WhatIsUsedLastBesideAFreePlaceLeavesAlone) {
+  Fill([this](const std::string& name) -> Tensor& { return AddClean(name); });
   RoomSeeker seeker{.number = 1};
   ByteRoom room = Round();
-  EXPECT_TRUE(Find(room, &seeker, large));
-  EXPECT_EQ(seeker.made_bytes, kPlace);
-  EXPECT_EQ(clean[2]->at(kDramTier), nullptr);
-  for (const size_t stays : {0, 1, 4, 5, 7}) {
-    EXPECT_NE(clean[stays]->at(kDramTier), nullptr) << stays;
+  EXPECT_TRUE(Find(room, &seeker, large_));
+  EXPECT_THAT(Gone(), ElementsAre(2));
+}
+
+TEST_F(RoomInPartsTest, WhatIsBeingWrittenForItIsWaitedFor) {
+  Fill([this](const std::string& name) -> Tensor& { return AddClean(name); });
+  core_.Update(*here_[2]);
+  RoomSeeker seeker{.number = 1};
+  Tensor* const wants[] = {&large_};
+  ByteRoom::Rooms rooms;
+  std::vector<Tensor*> leaving;
+  std::vector<QueueError> errors;
+  ByteRoom first = Round();
+  EXPECT_FALSE(first.Find(wants, &seeker, &rooms, &leaving));
+  EXPECT_THAT(leaving, ElementsAre(here_[2]));
+  core_.write_back.StartLeaving(&leaving, &errors);
+  ByteRoom second = Round();
+  EXPECT_FALSE(second.Find(wants, &seeker, &rooms, &leaving));
+  EXPECT_THAT(leaving, IsEmpty());
+  core_.Settle();
+  core_.residency.Drop(*here_[2]);
+  ByteRoom third = Round();
+  EXPECT_TRUE(Find(third, &seeker, large_));
+  EXPECT_THAT(Gone(), ElementsAre(2));
+}
+
+// Who comes after it in a turn has a run of its own.
+TEST_F(RoomInPartsTest, WhatIsBeingWrittenForOneIsNotForTheNext) {
+  Fill([this](const std::string& name) -> Tensor& { return AddClean(name); });
+  for (const size_t each : {2, 5}) core_.Update(*here_[each]);
+  Tensor& other = core_.Add("other", 3 * kPage);
+  Tensor* const wants[] = {&large_};
+  Tensor* const others[] = {&other};
+  RoomSeeker seeker{.number = 1, .uses_pins = true};
+  RoomSeeker next{.number = 2, .uses_pins = true};
+  ByteRoom::Rooms rooms;
+  std::vector<Tensor*> leaving;
+  std::vector<QueueError> errors;
+  ByteRoom first = Round();
+  EXPECT_FALSE(first.Find(wants, &seeker, &rooms, &leaving));
+  EXPECT_THAT(leaving, ElementsAre(here_[2]));
+  EXPECT_FALSE(first.Find(others, &next, &rooms, &leaving));
+  EXPECT_THAT(leaving, ElementsAre(here_[2], here_[5]));
+  core_.write_back.StartLeaving(&leaving, &errors);
+  core_.Settle();
+}
+
+TEST_F(RoomInPartsTest, APinBesideAFreePlaceIsAskedForOnceAndThenAnother) {
+  Fill([this](const std::string& name) -> Tensor& { return AddPinned(name); });
+  RoomSeeker seeker{.number = 1};
+  for (int turn = 0; turn < 2; ++turn) {
+    ByteRoom room = Round();
+    EXPECT_FALSE(Find(room, &seeker, large_));
+    if (turn == 0) {
+      EXPECT_THAT(Asked(), ElementsAre(2));
+    } else {
+      EXPECT_THAT(Asked(), IsEmpty());
+    }
   }
+  core_.byte_pins.Keep(tokens_[2]);
+  ByteRoom room = Round();
+  EXPECT_FALSE(Find(room, &seeker, large_));
+  EXPECT_THAT(Asked(), ElementsAre(4));  // by tensor 5, as two places are free
+}
+
+// Nothing that may leave lies beside a free place.
+TEST_F(RoomInPartsTest, WhereNoneWouldHelpNothingLeaves) {
+  Fill([this](const std::string& name) -> Tensor& { return AddClean(name); });
+  for (const size_t held : {0, 2, 4, 5, 7}) {
+    here_[held]->Hold(kDramTier, Access::kRead);
+  }
+  RoomSeeker seeker{.number = 1};
+  ByteRoom room = Round();
+  EXPECT_FALSE(Find(room, &seeker, large_));
+  EXPECT_THAT(Gone(), IsEmpty());
 }
 
 // What another seeker's own tensors are is looked at again: they may leave for
