@@ -1,6 +1,8 @@
 // The shares of one offloaded model's memory.
 #include "libtorch/offload/offload_place.h"
 
+#include <algorithm>
+
 #include "tests/libtorch/offload/offload_fixture.h"
 
 namespace terrace {
@@ -8,8 +10,10 @@ namespace {
 
 class OffloadPlaceTest : public testing::Test {
  protected:
-  std::shared_ptr<OffloadPlace> Open() const {
+  // Half of the parameters' bytes; `as_share`: an optimizer adds half of its.
+  std::shared_ptr<OffloadPlace> Open(bool as_share = false) const {
     PlaceOptions asked;
+    asked.at_least_minimum = as_share;
     asked.budget_bytes = 2 << 20;
     asked.paths = {folder_.path()};
     asked.threads = 1;
@@ -59,6 +63,20 @@ TEST_F(OffloadPlaceTest, WhatWasNotAddedTakesNoRoomFromTheNext) {
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->window_bytes, second->window_bytes);
   EXPECT_EQ(got.window_bytes, expected.window_bytes);
+}
+
+// A part of the state that is less than 32 MiB is the window, in whole chunks;
+// of 96 MiB 32 are.
+TEST_F(OffloadPlaceTest, AWindowIsNoMoreThanMotionTakes) {
+  constexpr int64_t kMost = int64_t{32} << 20;
+  for (const int64_t part : {kMost / 2, kMost * 3}) {
+    const auto place = Open(/*as_share=*/true);
+    OptimizerOptions options;
+    const auto share = place->Join(Spec("a", part / 4), options);
+    ASSERT_TRUE(share.ok()) << share.status();
+    EXPECT_LE(share->window_bytes, kMost);
+    EXPECT_GT(share->window_bytes, std::min(part, kMost) * 3 / 4);
+  }
 }
 
 }  // namespace
