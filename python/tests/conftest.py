@@ -1,6 +1,7 @@
 """What the tests share: small models, their training, comparison."""
 
 import os
+import signal
 import sys
 
 # Nothing is fetched: the models are made here.
@@ -8,6 +9,9 @@ os.environ.setdefault('HF_HUB_OFFLINE', '1')
 os.environ.setdefault('TRANSFORMERS_OFFLINE', '1')
 # On a busy machine PyTorch's threads otherwise spin for each other.
 os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
+
+# A shell has what it starts in the background ignore Ctrl-C, which tests send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

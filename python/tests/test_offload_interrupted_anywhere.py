@@ -2,6 +2,8 @@
 any value lost, and a close() or another try ends what had begun."""
 
 import contextlib
+import dis
+import functools
 import gc
 import io
 import os
@@ -27,13 +29,29 @@ def below(model, directory):
                            activations_above='1KiB', nvme_path=str(directory))
 
 
+@functools.cache
+def ends_of_with(code):
+    """Where the code goes from the last line of a with statement back to its
+    first one, to call __exit__(None, None, None). No signal is handled there,
+    and what is raised there keeps __exit__ from being called: torch's guards
+    would stay for the rest of the process."""
+    steps = list(dis.get_instructions(code))
+    ends = {i for i in range(len(steps) - 2)
+            if all(step.opname == 'LOAD_CONST' and step.argval is None
+                   for step in steps[i:i + 3])}
+    # What is returned from within makes way first.
+    ends |= {i - 1 for i in ends if i and steps[i - 1].opname == 'SWAP'}
+    return {steps[i].offset for i in ends}
+
+
 @contextlib.contextmanager
 def interrupt_at(line):
     """That many lines of Terrace's from here; the list is empty until then."""
     left, came = [line], []
 
     def on_line(frame, event, _):
-        if event == 'line' and not came:
+        is_end = frame.f_lasti in ends_of_with(frame.f_code)
+        if event == 'line' and not came and not is_end:
             left[0] -= 1
             if left[0] == 0:
                 came.append(f'{frame.f_code.co_filename}:{frame.f_lineno}')
