@@ -162,21 +162,12 @@ void ExtentAllocator::CheckInvariants() const {
 }
 
 void ExtentAllocator::AddFree(int64_t offset, int64_t size_bytes) {
-  const auto next = free_.lower_bound(offset);
-  if (next != free_.begin()) {
-    const auto previous = std::prev(next);
-    if (previous->first + previous->second == offset) {
-      offset = previous->first;
-      size_bytes += previous->second;
-      RemoveFree(previous);
-    }
-  }
-  if (next != free_.end() && offset + size_bytes == next->first) {
-    size_bytes += next->second;
-    RemoveFree(next);
-  }
-  free_[offset] = size_bytes;
-  by_size_.insert({size_bytes, offset});
+  const Extent added{offset, size_bytes};
+  const Extent whole = WithFreeBeside(added);
+  if (whole.offset < added.offset) RemoveFree(free_.find(whole.offset));
+  if (whole.end() > added.end()) RemoveFree(free_.find(added.end()));
+  free_[whole.offset] = whole.size_bytes;
+  by_size_.insert({whole.size_bytes, whole.offset});
 }
 
 void ExtentAllocator::RemoveFree(std::map<int64_t, int64_t>::iterator range) {
