@@ -138,6 +138,19 @@ class RoomInPartsTest : public ByteRoomTest {
     }
     for (const size_t gone : {3, 6}) core_.residency.Drop(*here_[gone]);
   }
+  void FillClean() {
+    Fill([this](const std::string& name) -> Tensor& { return AddClean(name); });
+  }
+  // Of what finds no room. What must be written back is in `leaving_`.
+  bool Seek(ByteRoom& room, RoomSeeker* seeker, Tensor& tensor) {
+    Tensor* const wants[] = {&tensor};
+    ByteRoom::Rooms rooms;
+    return room.Find(wants, seeker, &rooms, &leaving_);
+  }
+  void StartLeaving() {
+    std::vector<QueueError> errors;
+    core_.write_back.StartLeaving(&leaving_, &errors);
+  }
   // Those that were there and are not any more.
   std::vector<int> Gone() const {
     std::vector<int> gone;
@@ -150,11 +163,12 @@ class RoomInPartsTest : public ByteRoomTest {
   static bool IsFree(int i) { return i == 3 || i == 6; }
 
   std::vector<Tensor*> here_;
+  std::vector<Tensor*> leaving_;
   Tensor& large_ = core_.Add("large", 3 * kPage);  // two places
 };
 
 TEST_F(RoomInPartsTest, WhatIsUsedLastBesideAFreePlaceLeavesAlone) {
-  Fill([this](const std::string& name) -> Tensor& { return AddClean(name); });
+  FillClean();
   RoomSeeker seeker{.number = 1};
   ByteRoom room = Round();
   EXPECT_TRUE(Find(room, &seeker, large_));
@@ -162,20 +176,16 @@ TEST_F(RoomInPartsTest, WhatIsUsedLastBesideAFreePlaceLeavesAlone) {
 }
 
 TEST_F(RoomInPartsTest, WhatIsBeingWrittenForItIsWaitedFor) {
-  Fill([this](const std::string& name) -> Tensor& { return AddClean(name); });
+  FillClean();
   core_.Update(*here_[2]);
   RoomSeeker seeker{.number = 1};
-  Tensor* const wants[] = {&large_};
-  ByteRoom::Rooms rooms;
-  std::vector<Tensor*> leaving;
-  std::vector<QueueError> errors;
   ByteRoom first = Round();
-  EXPECT_FALSE(first.Find(wants, &seeker, &rooms, &leaving));
-  EXPECT_THAT(leaving, ElementsAre(here_[2]));
-  core_.write_back.StartLeaving(&leaving, &errors);
+  EXPECT_FALSE(Seek(first, &seeker, large_));
+  EXPECT_THAT(leaving_, ElementsAre(here_[2]));
+  StartLeaving();
   ByteRoom second = Round();
-  EXPECT_FALSE(second.Find(wants, &seeker, &rooms, &leaving));
-  EXPECT_THAT(leaving, IsEmpty());
+  EXPECT_FALSE(Seek(second, &seeker, large_));
+  EXPECT_THAT(leaving_, IsEmpty());
   core_.Settle();
   core_.residency.Drop(*here_[2]);
   ByteRoom third = Round();
@@ -185,22 +195,17 @@ TEST_F(RoomInPartsTest, WhatIsBeingWrittenForItIsWaitedFor) {
 
 // Who comes after it in a turn has a run of its own.
 TEST_F(RoomInPartsTest, WhatIsBeingWrittenForOneIsNotForTheNext) {
-  Fill([this](const std::string& name) -> Tensor& { return AddClean(name); });
+  FillClean();
   for (const size_t each : {2, 5}) core_.Update(*here_[each]);
   Tensor& other = core_.Add("other", 3 * kPage);
-  Tensor* const wants[] = {&large_};
-  Tensor* const others[] = {&other};
   RoomSeeker seeker{.number = 1, .uses_pins = true};
   RoomSeeker next{.number = 2, .uses_pins = true};
-  ByteRoom::Rooms rooms;
-  std::vector<Tensor*> leaving;
-  std::vector<QueueError> errors;
-  ByteRoom first = Round();
-  EXPECT_FALSE(first.Find(wants, &seeker, &rooms, &leaving));
-  EXPECT_THAT(leaving, ElementsAre(here_[2]));
-  EXPECT_FALSE(first.Find(others, &next, &rooms, &leaving));
-  EXPECT_THAT(leaving, ElementsAre(here_[2], here_[5]));
-  core_.write_back.StartLeaving(&leaving, &errors);
+  ByteRoom room = Round();
+  EXPECT_FALSE(Seek(room, &seeker, large_));
+  EXPECT_THAT(leaving_, ElementsAre(here_[2]));
+  EXPECT_FALSE(Seek(room, &next, other));
+  EXPECT_THAT(leaving_, ElementsAre(here_[2], here_[5]));
+  StartLeaving();
   core_.Settle();
 }
 
@@ -224,7 +229,7 @@ TEST_F(RoomInPartsTest, APinBesideAFreePlaceIsAskedForOnceAndThenAnother) {
 
 // Nothing that may leave lies beside a free place.
 TEST_F(RoomInPartsTest, WhereNoneWouldHelpNothingLeaves) {
-  Fill([this](const std::string& name) -> Tensor& { return AddClean(name); });
+  FillClean();
   for (const size_t held : {0, 2, 4, 5, 7}) {
     here_[held]->Hold(kDramTier, Access::kRead);
   }
