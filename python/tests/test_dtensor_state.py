@@ -139,6 +139,7 @@ def refusals(folder):
     calls = [
         lambda: terrace.AdamW(named, max_grad_norm=1.0), late, added,
         lambda: terrace.AdamW(named, process_group=dist.group.WORLD),
+        lambda: terrace.AdamW(named, step_in_backward=1),
         lambda: terrace.from_deepspeed_config(
             half, {'optimizer': {'type': 'AdamW'}, 'train_batch_size': 4,
                    'gradient_clipping': 0,
@@ -160,6 +161,7 @@ EXPECTED = [
     (NO, "parameter 'frozen' is a DTensor: max_grad_norm"),
     (NO, 'call torch.nn.utils.clip_grad_norm_(), or'),
     (NO, 'leave process_group out'),
+    (NO, "parameter 'weight' is a DTensor, which step_in_backward"),
     (NO, 'train in bf16'),
     (NO, "parameter 'sum' is a DTensor that is placed (Partial(sum),)"),
     (BAD, "the gradient of parameter 'weight' is a plain tensor"),

@@ -74,6 +74,42 @@ def train_joined(path, wrapped_by, overlap, activations, pauses=(0, 0),
     return losses, bits(network.parameters()), below, stats, said
 
 
+def train_in_backward(path, wrapped_by, pauses=(0, 0), fails=False):
+    """The same of steps in backward. Rank 1 may have a disk that is full for
+    the last updates of a step, which flush() makes then."""
+    rank = dist.get_rank()
+    os.makedirs(f'{path}/{rank}')
+    network = mlp(LAYERS)
+    offload = terrace.offload(network, memory_budget='448KiB',
+                              nvme_path=f'{path}/{rank}')
+    wrapped = DistributedDataParallel(network, **wrapped_by)
+    optimizer = terrace.AdamW(network.parameters(), lr=1e-2, offload=offload,
+                              step_in_backward=1)
+    generator = torch.Generator().manual_seed(20 + rank)
+    losses, said = [], []
+    for number in range(STEPS):
+        time.sleep(pauses[rank])
+        loss = mlp_loss(wrapped, generator)
+        losses.append(loss.item())
+        if fails and number == 2 and rank == 1:
+            with no_large_files():
+                try:
+                    loss.backward()
+                    optimizer.step()
+                except OSError as error:
+                    said.append(error.errno)
+            optimizer.step()
+        else:
+            loss.backward()
+            optimizer.step()
+        assert all(p.grad is None for p in network.parameters())
+        optimizer.zero_grad()
+    stats = offload.stats()
+    optimizer.close()
+    offload.close()
+    return losses, bits(network.parameters()), stats, said
+
+
 def fail_now(optimizer, said):
     """A step of which rank 1 cannot use a gradient of its share."""
     share = optimizer._store.share
@@ -137,6 +173,30 @@ def test_one_fails_and_tries_again(crew, tmp_path, wrapped_by):
     results = crew.run(train_joined, str(tmp_path), wrapped_by, True, False,
                        (0, 0), True)
     check(results, wrapped_by)
+    assert [said for *_, said in results] == [[], [errno.EFBIG]]
+
+
+def check_in_backward(results):
+    expected, parameters = alone()
+    for rank, (losses, theirs, stats, _) in enumerate(results):
+        assert losses == expected[rank]
+        assert theirs == parameters
+        assert stats['evictions'] > 0 and stats['bytes_written'] > 0
+
+
+@pytest.mark.parametrize('wrapped_by', WRAPPED_BY)
+def test_two_ranks_that_step_in_backward(crew, tmp_path, wrapped_by):
+    check_in_backward(crew.run(train_in_backward, str(tmp_path), wrapped_by))
+
+
+@pytest.mark.parametrize('pauses', [(0.05, 0), (0, 0.05)])
+def test_one_that_steps_in_backward_is_slow(crew, tmp_path, pauses):
+    check_in_backward(crew.run(train_in_backward, str(tmp_path), {}, pauses))
+
+
+def test_one_that_steps_in_backward_fails_and_tries_again(crew, tmp_path):
+    results = crew.run(train_in_backward, str(tmp_path), {}, (0, 0), True)
+    check_in_backward(results)
     assert [said for *_, said in results] == [[], [errno.EFBIG]]
 
 

@@ -4,9 +4,11 @@ it is two nouns.
 A reader of C++ as this tree writes it (Google style, by clang-format), not of
 the language. Structs are classes; a nested type counts for itself. Data members
 are those of an object: no constants. Methods are all that are declared, those
-that are deleted or defaulted aside.
+that are deleted or defaulted aside. Of Python's classes, those of the package,
+data members are what a method sets of `self`.
 """
 
+import ast
 import re
 
 from tree import code_of
@@ -17,6 +19,7 @@ MAX_METHODS = 30
 # Classes over the limits. An exception that is not needed any more is a
 # finding: take it out.
 EXCEPTIONS = {
+    # One method for each kind of operation that is drawn.
     'tests/sim/random_operations.h': ['RandomOperations'],
     # One row for each flag of a command line.
     'examples/train_gpt/command_line/flags.h': ['Flags'],
@@ -62,9 +65,22 @@ def classes(text):
     return found
 
 
+def python_classes(text):
+    """All classes that a module defines."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            one = Class(node.name, node.lineno)
+            one.methods = [each.name for each in node.body if isinstance(
+                each, (ast.FunctionDef, ast.AsyncFunctionDef))]
+            one.members = sorted(set(_set_by(node)))
+            found.append(one)
+    return found
+
+
 def check(file, exceptions):
     found = []
-    for one in classes(file.text):
+    for one in _classes_of(file):
         for count, most, what in (
                 (len(one.members), MAX_MEMBERS, 'data members'),
                 (len(one.methods), MAX_METHODS, 'methods')):
@@ -80,12 +96,25 @@ def check_exceptions(tree, exceptions):
     files = {file.path: file for file in tree.files}
     found = []
     for path, names in sorted(exceptions.items()):
-        over = {one.name for one in classes(files[path].text)
+        over = {one.name for one in _classes_of(files[path])
                 if len(one.members) > MAX_MEMBERS
                 or len(one.methods) > MAX_METHODS} if path in files else set()
         found += [f'tests/tidy/classes.py:1: {path}: {name} needs no exception '
                   'any more' for name in sorted(set(names) - over)]
     return found
+
+
+def _classes_of(file):
+    return (classes if file.is_cpp else python_classes)(file.text)
+
+
+def _set_by(node):
+    """The attributes of `self` that a class assigns, its own methods' alone."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Attribute) and isinstance(
+                each.ctx, ast.Store) and (
+                getattr(each.value, 'id', None) == 'self'):
+            yield each.attr
 
 
 def _statements(code, position):

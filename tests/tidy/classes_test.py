@@ -13,6 +13,11 @@ def counts(text):
             for one in classes.classes(text)}
 
 
+def python_counts(text):
+    return {one.name: (len(one.members), len(one.methods))
+            for one in classes.python_classes(text)}
+
+
 def count(body):
     return counts('class X {\n' + body + '\n};\n')['X']
 
@@ -93,6 +98,29 @@ struct E f() { return {}; }
         self.assert_found({'aio/x.cc': text(21, 0)}, 'aio/x.cc:2',
                           'X has 21 data members')
         self.assert_found({'aio/x.cc': text(0, 31)}, 'aio/x.cc:2',
+                          'X has 31 methods')
+
+    def test_classes_of_python(self):
+        self.assertEqual(python_counts('''
+class A:
+    other = 1
+
+    def __init__(self):
+        self.a, self.b = 1, 2
+        self.a = 3
+        self.b.c = 4
+
+    @property
+    async def f(self):
+        self.d: int = 5
+
+    class B:
+        def g(self, other):
+            other.e = 1
+'''), {'A': (3, 2), 'B': (0, 1)})
+        methods = '\n'.join(f'    def f{i}(self): pass' for i in range(31))
+        path = 'python/terrace/_base/x.py'
+        self.assert_found({path: f'\nclass X:\n{methods}\n'}, f'{path}:2',
                           'X has 31 methods')
 
     def test_exceptions(self):

@@ -44,6 +44,7 @@ def findings(root, allowed):
             found += classes.check(file, allowed.classes)
         elif file.is_of_package:
             found += shape.check_python(file)
+            found += classes.check(file, allowed.classes)
     found += classes.check_exceptions(tree, allowed.classes)
     found += circles.check(tree, allowed.circles)
     found += shape.check_folders(tree)

@@ -17,6 +17,8 @@ from terrace._base.errors import check
 from terrace._base.local_shard import (is_dtensor, local_to_step, locals_of,
                                        mark_written, placed_as)
 from terrace._ranks.exchange import give_up_all
+from terrace._state.compiled_checkpoint import CompiledCheckpoint
+from terrace._state.compiled_gradual import CompiledGradual
 from terrace._state.copy_file import CopyFile
 
 _NOTHING_COUNTED: tuple[int, list[int], set[int]] = (-1, [], set())
@@ -27,17 +29,12 @@ _NOTHING = torch.empty(0, device='cpu')
 class Compiled:
     """torch.classes.terrace.Optimizer, which knows each parameter by its place:
     the first that it was opened with has place 0. Its Outcomes are raised as
-    exceptions, and its counters are looked up once after each call that may
-    change them. Of DTensors it is given the shards that are here. Thread-safe,
+    exceptions. Of DTensors it is given the shards that are here. Thread-safe,
     as that is."""
 
     def __init__(self) -> None:
         self._native = library.new_optimizer()
-        self._changes = 0  # begun and ended
-        # After how many changes, the steps then, and the places with state.
-        self._counted = _NOTHING_COUNTED
-        # Places that were given state of step 0, until they have none.
-        self._given: set[int] = set()
+        self._counted = _Counted()
         self._names: list[str] = []  # by place
         self._has_dtensors = False
         _all.add(self)
@@ -49,7 +46,7 @@ class Compiled:
         model = None if home is None else home.native
         check(self._change('open', locals_of(parameters), names, settings,
                            model))
-        self._given.clear()
+        self._counted.given.clear()
         self._names = list(names)
         self._has_dtensors = any(map(is_dtensor, parameters))
 
@@ -60,7 +57,7 @@ class Compiled:
         self._has_dtensors |= any(map(is_dtensor, parameters))
 
     def close(self) -> None:
-        self._given.clear()
+        self._counted.given.clear()
         check(self._change('close'))
 
     def check_apart(self, parameters: Sequence[torch.Tensor],
@@ -104,30 +101,14 @@ class Compiled:
         """Waits for them, and raises what failed, each time."""
         check(self._change('settle'))
 
-    def begin_gradual(self, parameters: Sequence[torch.Tensor],
-                      group_of: torch.Tensor, numbers: Sequence[float],
-                      order: Sequence[int]) -> None:
-        """A step whose gradients come one after another; arguments as of
-        step(), and the places of those that are stepped, as their gradients
-        are expected."""
-        check(self._change('begin_gradual', parameters, group_of, numbers,
-                           order))
+    @property
+    def gradual(self) -> CompiledGradual:
+        """For a step whose gradients come one after another."""
+        return CompiledGradual(self._native, self._change)
 
-    def supply(self, place: int, parameter: torch.Tensor) -> None:
-        """Takes the gradient of one, which is then None, and goes on."""
-        check(self._native.supply(place, parameter))
-
-    def end_supply(self) -> None:
-        """No more gradients come."""
-        check(self._native.end_supply())
-
-    def finish_gradual(self) -> None:
-        """Waits until the step is done."""
-        check(self._change('finish_gradual'))
-
-    def give_up_gradual(self, why: str) -> None:
-        """The step has failed, and with it the optimizer. Again: nothing."""
-        check(self._change('give_up_gradual', why))
+    @property
+    def checkpoint(self) -> CompiledCheckpoint:
+        return CompiledCheckpoint(self._native)
 
     def skipped(self) -> bool:
         """The last step: a gradient was not finite."""
@@ -139,14 +120,12 @@ class Compiled:
 
     def steps(self) -> list[int]:
         """Those of each parameter; not to be changed."""
-        changes, steps, _ = self._counted
-        return steps if changes == self._changes else self._count()[1]
+        return self._counted.steps(self._native)
 
     def with_state(self) -> set[int]:
         """The places that have any: that were stepped, or given it; not to be
         changed."""
-        changes, _, places = self._counted
-        return places if changes == self._changes else self._count()[2]
+        return self._counted.with_state(self._native)
 
     def read(self, place: int, offset: int,
              arrays: Mapping[str, torch.Tensor]) -> bool:
@@ -187,66 +166,28 @@ class Compiled:
         """Replaces whole arrays of the state that there is, or makes it, of
         step 0."""
         check(self._native.edit(place, *_in_order(arrays)))
-        self._given.add(place)
-        self.with_state().add(place)  # which need not be counted again
+        self._counted.give(self._native, place)
 
     def forget(self, places: Sequence[int]) -> None:
         """The next step of these is their first."""
         check(self._change('forget', places))
-        self._given.difference_update(places)
-        self.forget_counts()
+        self._counted.take(places)
 
     def set_steps(self, steps: Sequence[int], given: Iterable[int]) -> None:
         """`given`: places whose state was written, of whatever step."""
         check(self._change('set_steps', max(steps, default=0), steps))
-        self._given.update(given)
-        self.forget_counts()
+        self._counted.given.update(given)
+        self._counted.forget()
 
     def reset(self) -> None:
         check(self._change('reset'))
-        self._given.clear()
-
-    def save(self, directory: str, tensors: Sequence[torch.Tensor],
-             names: Sequence[str], places: Sequence[int],
-             rest: torch.Tensor) -> int:
-        """A checkpoint, of which the bytes are returned. `places`: each
-        tensor's, -1 of one that has no state, -2 of one whose state another
-        rank has."""
-        return int(_said(self._native.save(directory, tensors, names, places,
-                                           rest)))
-
-    def begin_save(self, directory: str, rest: torch.Tensor) -> None:
-        check(self._native.begin_save(directory, rest))
-
-    def write_part(self, directory: str, tensors: Sequence[torch.Tensor],
-                   names: Sequence[str], places: Sequence[int],
-                   with_parameters: bool) -> str:
-        return _said(self._native.write_part(directory, tensors, names, places,
-                                             with_parameters))
-
-    def commit_save(self, parts: Sequence[str]) -> int:
-        return int(_said(self._native.commit_save(parts)))
-
-    def end_save(self) -> None:
-        self._native.end_save()
-
-    def begin_load(self, directory: str) -> torch.Tensor:
-        """Opens a checkpoint; returns what save() was given as `rest`."""
-        outcome, rest = self._native.begin_load(directory)
-        check(outcome)
-        return rest
-
-    def check_fits(self, tensors: Sequence[torch.Tensor],
-                   names: Sequence[str], places: Sequence[int]) -> None:
-        check(self._native.fits(tensors, names, places))
+        self._counted.given.clear()
 
     def load(self, tensors: Sequence[torch.Tensor], names: Sequence[str],
              places: Sequence[int]) -> None:
-        self._given.clear()
+        """From the checkpoint that `checkpoint.begin_load` opened."""
+        self._counted.given.clear()
         check(self._change('load', tensors, names, places))
-
-    def end_load(self) -> None:
-        self._native.end_load()
 
     def waited_seconds(self) -> float:
         """stats()['updates_waited_seconds'] alone."""
@@ -260,34 +201,70 @@ class Compiled:
         return json.loads(text)
 
     def forget_counts(self) -> None:
+        self._counted.forget()
+
+    def _change(self, name: str, *arguments: Any) -> errors.Outcome:
+        return self._counted.change(self._native, name, *arguments)
+
+
+class _Counted:
+    """The steps of each parameter of a compiled optimizer, and which have
+    state, by place. They are looked up again after each call that may change
+    them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changes = 0  # begun and ended
+        # After how many changes, the steps then, and the places with state.
+        self._counted = _NOTHING_COUNTED
+        # Places that were given state of step 0, until they have none.
+        self.given: set[int] = set()
+
+    def change(self, native: Any, name: str, *arguments: Any
+               ) -> errors.Outcome:
+        """Calls what may change them."""
+        self._changes += 1
+        try:
+            return getattr(native, name)(*arguments)
+        finally:
+            self._changes += 1
+
+    def steps(self, native: Any) -> list[int]:
+        """Not to be changed."""
+        changes, steps, _ = self._counted
+        return steps if changes == self._changes else self._count(native)[1]
+
+    def with_state(self, native: Any) -> set[int]:
+        """Not to be changed, but by give()."""
+        changes, _, places = self._counted
+        return places if changes == self._changes else self._count(native)[2]
+
+    def give(self, native: Any, place: int) -> None:
+        """That place has state now, which need not be counted again."""
+        self.given.add(place)
+        self.with_state(native).add(place)
+
+    def take(self, places: Iterable[int]) -> None:
+        """These have no state any more."""
+        self.given.difference_update(places)
+        self.forget()
+
+    def forget(self) -> None:
         self._counted = _NOTHING_COUNTED
 
-    def _count(self) -> tuple[int, list[int], set[int]]:
-        check(self._native.check())  # a forked child has none
+    def _count(self, native: Any) -> tuple[int, list[int], set[int]]:
+        check(native.check())  # a forked child has none
         # What another thread changes meanwhile makes this an old answer.
-        changes, steps = self._changes, self._native.steps()
-        counted = changes, steps, self._given.union(
+        changes, steps = self._changes, native.steps()
+        counted = changes, steps, self.given.union(
             place for place, step in enumerate(steps) if step)
         self._counted = counted
         return counted
-
-    def _change(self, name: str, *arguments: Any) -> errors.Outcome:
-        self._changes += 1
-        try:
-            return getattr(self._native, name)(*arguments)
-        finally:
-            self._changes += 1
 
 
 def _in_order(arrays: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """As the library takes them."""
     return [arrays.get(key, _NOTHING).detach().to(
         device='cpu', dtype=torch.float32).contiguous() for key in KEYS]
-
-
-def _said(outcome: errors.Outcome) -> str:
-    check(outcome)
-    return outcome[1]
 
 
 _all: weakref.WeakSet[Compiled] = weakref.WeakSet()

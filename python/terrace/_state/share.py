@@ -126,8 +126,8 @@ class Share:
              tensors: Sequence[torch.Tensor], names: Sequence[str],
              rest: torch.Tensor) -> int:
         """See StateStore.save."""
-        return store.compiled.save(directory, tensors, names,
-                                   self.places_of(store, tensors), rest)
+        return store.compiled.checkpoint.save(
+            directory, tensors, names, self.places_of(store, tensors), rest)
 
     def load(self, store: Shared, tensors: Sequence[torch.Tensor],
              names: Sequence[str]) -> None:

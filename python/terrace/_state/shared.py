@@ -321,7 +321,7 @@ class SharedByRanks(Share):
             try:
                 return self._save(store, directory, tensors, names, rest)
             finally:
-                store.opened.end_save()
+                store.opened.checkpoint.end_save()
 
     def _save(self, store: Shared, directory: str,
               tensors: Sequence[torch.Tensor], names: Sequence[str],
@@ -343,12 +343,12 @@ class SharedByRanks(Share):
             error = RuntimeError(
                 'terrace: a step that not all ranks finished cannot be saved')
         ranks.agree(phase, error)
-        compiled = together(lambda: store.compiled)
-        together(compiled.begin_save if first else None, directory, rest)
-        part = together(compiled.write_part, directory, tensors, names,
+        checkpoint = together(lambda: store.compiled.checkpoint)
+        together(checkpoint.begin_save if first else None, directory, rest)
+        part = together(checkpoint.write_part, directory, tensors, names,
                         self.places_of(store, tensors), first)
         parts = ranks.gather_at_first(phase, part)
-        size = together(compiled.commit_save if first else None, parts)
+        size = together(checkpoint.commit_save if first else None, parts)
         return ranks.gather_objects(phase, size)[0]
 
     def load(self, store: Shared, tensors: Sequence[torch.Tensor],

@@ -161,13 +161,13 @@ class StateStore(SteppedState):
 
     def begin_load(self, directory: str) -> torch.Tensor:
         """Opens a checkpoint, until end_load(); the `rest` of save()."""
-        return self.compiled.begin_load(directory)
+        return self.compiled.checkpoint.begin_load(directory)
 
     def check_fits(self, tensors: Sequence[torch.Tensor],
                    names: Sequence[str]) -> None:
         """Whether load() can take it; of several ranks here alone."""
-        self.compiled.check_fits(tensors, names,
-                                 self.share.places_of(self, tensors))
+        self.compiled.checkpoint.check_fits(
+            tensors, names, self.share.places_of(self, tensors))
 
     def load(self, tensors: Sequence[torch.Tensor],
              names: Sequence[str]) -> None:
@@ -178,7 +178,7 @@ class StateStore(SteppedState):
         self.share.load(self, tensors, names)
 
     def end_load(self) -> None:
-        self.compiled.end_load()
+        self.compiled.checkpoint.end_load()
 
     def stats(self) -> dict[str, Any]:
         """See AdamW.stats."""

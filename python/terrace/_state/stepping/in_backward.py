@@ -148,7 +148,7 @@ class InBackward(Stepping):
                 'backward stepped it with its own (step_in_backward); set it '
                 'to None and step() again')
         with self._failing():
-            store.compiled.finish_gradual()
+            store.compiled.gradual.finish()
         self._begun = None
         store.changes += 1
         # Parameters that have their first gradient, and others that backward
@@ -221,7 +221,7 @@ class InBackward(Stepping):
             if self._begun.wants(place, parameter):
                 self._supply(place, parameter)
         with self._failing():
-            store.compiled.end_supply()
+            store.compiled.gradual.end_supply()
 
     def pass_broke(self) -> None:
         self._averages.pass_broke(self._came_parameters())
@@ -263,7 +263,7 @@ class InBackward(Stepping):
                                   in reversed(range(len(group_of)))
                                   if place not in known))
                     if group_of[place] != _NOT_STEPPED]
-        store.compiled.begin_gradual(
+        store.compiled.gradual.begin(
             places.parameters,
             torch.tensor(group_of, dtype=torch.int64, device='cpu'), numbers,
             expected)
@@ -273,7 +273,7 @@ class InBackward(Stepping):
     def _supply(self, place: int, parameter: torch.Tensor) -> None:
         self._begun.supplied.add(place)
         with self._failing():
-            self._store.compiled.supply(place, parameter)
+            self._store.compiled.gradual.supply(place, parameter)
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -291,4 +291,4 @@ class InBackward(Stepping):
             f'and its parameters are stepped in part: {error}; resume from the '
             'last checkpoint')
         self._begun = None
-        self._store.compiled.give_up_gradual(str(error))
+        self._store.compiled.gradual.give_up(str(error))
