@@ -26,8 +26,7 @@ enum class PinEnd : uint8_t {
                // is, the tensor is DataLoss
 };
 
-// Where releases go. Implemented by a runtime and by a client of a daemon;
-// thread-safe, never blocks.
+// Where releases go: to the runtime. Thread-safe; never blocks.
 class PinOwner {
  public:
   virtual ~PinOwner() = default;
