@@ -213,6 +213,14 @@ const BytePins::Sums& BytePins::At(TierId tier) const {
   return found == sums_.end() ? kNone : found->second;
 }
 
+bool BytePins::AllPinned(TierId tier,
+                         absl::FunctionRef<bool(const Tensor&)> is) const {
+  for (const auto& [tensor, pins] : tensors_) {
+    if (CountAt(pins, tier) > 0 && !is(*tensor)) return false;
+  }
+  return true;
+}
+
 int BytePins::CountAt(const Pins& pins, TierId tier) const {
   return static_cast<int>(std::count_if(
       pins.tokens.begin(), pins.tokens.end(),

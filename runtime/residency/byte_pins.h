@@ -25,6 +25,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/container/node_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "prefetch/trace_planner.h"
 #include "runtime/residency/held_pins.h"
 #include "runtime/tensor/tensor_life.h"
@@ -89,6 +90,8 @@ class BytePins {
   // Null: there is no such pin. The tensor that it pins there.
   const Tensor* TensorOf(uint64_t token, TierId tier) const;
   bool IsPinned(const Tensor& tensor, TierId tier) const;
+  // Whether it is so of each tensor that has pins of bytes there.
+  bool AllPinned(TierId tier, absl::FunctionRef<bool(const Tensor&)> is) const;
   // Room that comes when what was asked for is answered: of a tier, whoever
   // asked for it, and for one asker.
   int64_t coming_bytes(TierId tier) const { return At(tier).coming_bytes; }

@@ -13,7 +13,18 @@ void ByteRoom::AddWaiting(uint64_t token) {
   if (tensor != nullptr) waiting_.insert(tensor);
 }
 
+bool ByteRoom::FitsNowhere(absl::Span<Tensor* const> tensors) const {
+  return tensors.size() == 1 &&
+         ResidentBytes(tensors[0]->spec.size_bytes) >= no_part_bytes_;
+}
+
 bool ByteRoom::AllWaitBut(absl::Span<Tensor* const> tensors) const {
+  if (FitsNowhere(tensors)) {
+    return pins_.AllPinned(residency_.id(), [&](const Tensor& tensor) {
+      return waiting_.contains(&tensor) || &tensor == tensors[0] ||
+             MayAsk(tensor, *tensor.at(residency_.id()));
+    });
+  }
   size_t stay = waiting_.size();
   for (const Tensor* const tensor : tensors) {
     const bool stays =

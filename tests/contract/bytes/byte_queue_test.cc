@@ -177,6 +177,30 @@ TEST_P(ByteQueueContract, WhatIsLargerThanTheBudgetGoesBeyond) {
   EXPECT_TRUE(HasPattern((*news.pins)->front().data(), 5));
 }
 
+// The tensor in use lies in the middle, and another has an idle pin: the one
+// that is asked for fits on neither side, whether the idle one leaves or not.
+TEST_P(ByteQueueContract, WhatFitsInNoPartBesideWhatWaitsGoesBeyond) {
+  const auto size_of = [](int places) { return places * kPlace - kPage; };
+  Open(10);
+  const TensorId left = Written("left", size_of(4), 1);
+  const TensorId middle = Written("middle", size_of(2), 2);
+  const TensorId right = Written("right", size_of(4), 3);
+  const Pin in_use = Have(middle, Access::kRead);
+  ASSERT_TRUE(runtime().Unregister(left).ok());
+  ASSERT_TRUE(runtime().Unregister(right).ok());
+  const TensorId small = world().Register("small", kPage);
+  const Pin idle = Have(small, Access::kOverwrite);
+  const TensorId large = world().Register("large", size_of(5));
+  const uint64_t request =
+      Push({{large, Access::kOverwrite}}, {in_use.token()});
+  const Time began = world().Now();
+  Awaited news = Await(request);
+  ASSERT_TRUE(news.pins.has_value() && news.pins->ok()) << news.pins->status();
+  EXPECT_EQ(news.beyond_bytes, 5 * kPlace);
+  EXPECT_LT(world().Now() - began, absl::Seconds(1));
+  EXPECT_EQ(stats().bytes.groups_beyond, 1);
+}
+
 // Two customers with half of the budget each.
 class ByteQueuesContract : public ByteQueueContract {
  protected:
