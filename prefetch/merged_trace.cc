@@ -9,9 +9,6 @@
 namespace terrace {
 namespace {
 
-// A step of so many uses more than four times the last one's is none, as of a
-// customer that never ends one: nothing is expected until the next step.
-constexpr int64_t kMostMoreUses = 64 << 10;
 // Lanes that change their pace by one of so many parts of the step change the
 // order.
 constexpr int64_t kLeadParts = 16;
@@ -47,8 +44,11 @@ void MergedTrace::Clear() {
 
 bool MergedTrace::OnUse(int64_t lane, TensorId tensor, int64_t bytes) {
   if (is_endless_) return false;
-  if (recorded_uses_ > 4 * step_uses_ + kMostMoreUses) {
+  // As of a customer that never ends a step: nothing is expected until the next
+  // one, which may have more, as this one did.
+  if (recorded_uses_ > 4 * step_uses_ + most_more_uses_) {
     Clear();
+    most_more_uses_ *= 4;
     is_endless_ = true;
     return false;
   }

@@ -224,6 +224,19 @@ TEST(MergedTraceTest, UsesWithoutAnEndAreNoStep) {
   EXPECT_EQ(Expected(trace, 9), (Ids{1, 2}));
 }
 
+// It is taken for none at first, and then for what it is.
+TEST(MergedTraceTest, AStepOfVeryManyUsesIsFollowedFromTheThirdOn) {
+  const Ids ids = FromTo(0, 300 << 10);
+  MergedTrace trace;
+  for (int step = 0; step < 3; ++step) {
+    Use(trace, ids);
+    trace.BeginStep();
+  }
+  EXPECT_EQ(trace.NextUse({0}), 0);
+  Use(trace, FromTo(0, 100 << 10));
+  EXPECT_EQ(trace.NextUse({200 << 10}), 100 << 10);
+}
+
 // A place that a lane has left does not count for the others.
 TEST(MergedTraceTest, ALaneThatJumpsBackHastensNoOther) {
   MergedTrace trace;
