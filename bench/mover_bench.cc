@@ -121,7 +121,8 @@ void PrintRatio(const char* what, const std::vector<double>& ratios) {
 }
 
 // Seconds of the mover's thread for a request that is served at once, while so
-// many other queues of both kinds are open and idle.
+// many other queues of both kinds are open and idle. Those with slots have made
+// two steps, so that what they use next is known.
 absl::StatusOr<double> RequestSeconds(const std::string& path, int idle) {
   constexpr int kRequests = 20'000;
   Options options;
@@ -133,7 +134,7 @@ absl::StatusOr<double> RequestSeconds(const std::string& path, int idle) {
                            Runtime::Create(options));
   const std::string mover = NewestThread();
   TERRACE_ASSIGN_OR_RETURN(const std::vector<TensorId> tensors,
-                           runtime->Register(Specs(1)));
+                           runtime->Register(Specs(1 + idle / 2)));
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<ByteQueue> asks,
                            runtime->OpenBytes(2 * kPage));
   std::vector<std::unique_ptr<ByteQueue>> bytes(static_cast<size_t>(idle / 2));
@@ -141,6 +142,9 @@ absl::StatusOr<double> RequestSeconds(const std::string& path, int idle) {
   for (size_t i = 0; i < bytes.size(); ++i) {
     TERRACE_ASSIGN_OR_RETURN(bytes[i], runtime->OpenBytes(1));
     TERRACE_ASSIGN_OR_RETURN(slots[i], runtime->OpenQueue(kPage, 1, Soon()));
+    for (const int64_t step : {1, 2}) {
+      TERRACE_RETURN_IF_ERROR(Step(*slots[i], {&tensors[1 + i], 1}, step));
+    }
   }
   const Want want{tensors.front(), Access::kOverwrite};
   double begun = 0;

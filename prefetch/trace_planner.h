@@ -41,9 +41,7 @@ class TracePlanner {
   }
 
   // Null: queues of bytes have not been opened.
-  const MergedTrace* merged() const {
-    return merged_ ? &*merged_ : nullptr;
-  }
+  const MergedTrace* merged() const { return merged_ ? &*merged_ : nullptr; }
   // Of the merged order; where there is none the position is 0 and the order
   // stays.
   int64_t position() const { return merged_ ? merged_->position() : 0; }
@@ -56,10 +54,6 @@ class TracePlanner {
   // The queue's next `count` tensors, in order, without those that stayed in
   // memory in its last step; false: nothing says which.
   bool Upcoming(int64_t queue, int64_t count, std::vector<TensorId>* out) const;
-  // By queue, the traces that say what comes: few, and gone through for every
-  // decision.
-  using Replaying = absl::btree_map<int64_t, const AccessTrace*>;
-  const Replaying& replaying() const { return replaying_; }
 
  private:
   // The other queues' accesses are one lane.
@@ -71,7 +65,9 @@ class TracePlanner {
   void OnChanged(int64_t queue, const AccessTrace& trace);
 
   absl::node_hash_map<int64_t, AccessTrace> traces_;  // by queue
-  Replaying replaying_;
+  // By queue, the traces that say what comes: few, and gone through for every
+  // decision where there is no merged order.
+  absl::btree_map<int64_t, const AccessTrace*> replaying_;
   std::optional<MergedTrace> merged_;
   // Queues whose step is part of the merged order's present one.
   absl::flat_hash_set<int64_t> begun_;

@@ -160,6 +160,7 @@ absl::Status Mover::ChangeStep(const StepRequest& request) {
   if (request.kind == StepRequest::Kind::kBegin) {
     customer->step = request.step;
     core_.planner.BeginStep(customer->id);
+    core_.prefetcher.Watch(customer->id);
     customer->first_error = core_.write_back.TakeUnsaid(customer->id);
     core_.write_back.RetryFailed();
     return absl::OkStatus();

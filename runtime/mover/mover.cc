@@ -92,10 +92,15 @@ bool Mover::Serve(absl::Time now) {
   HearErrors();
   core_.byte_admission.PassRecalls();
   core_.prefetcher.ServeHints();
-  for (const auto& [queue, trace] : core_.planner.replaying()) {
-    const Customer* const customer = core_.customers.FindOpen(queue);
-    if (customer != nullptr) core_.prefetcher.Propose(*customer);
+  for (const Customer* const customer : core_.customers.active()) {
+    core_.prefetcher.Watch(customer->id);
   }
+  for (TierResidency* const each : core_.working.all()) {
+    for (const int64_t queue : each->windows().TakeLosers()) {
+      core_.prefetcher.Watch(queue);
+    }
+  }
+  core_.prefetcher.Propose(core_.customers);
   return gave_up;
 }
 

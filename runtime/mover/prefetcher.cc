@@ -1,36 +1,55 @@
 #include "runtime/mover/prefetcher.h"
 
+#include <iterator>
 #include <utility>
 
 #include "terrace/runtime.h"
 
 namespace terrace {
-void Prefetcher::Propose(const Customer& customer) {
-  if (!parts_.enabled || !customer.waiting.empty()) return;
-  if (customer.window == nullptr) return;
+
+void Prefetcher::Propose(const Customers& customers) {
+  for (auto queue = watched_.begin(); queue != watched_.end();) {
+    const Customer* const customer = customers.FindOpen(*queue);
+    const bool goes_on = parts_.enabled && customer != nullptr &&
+                         customer->window != nullptr &&
+                         (!customer->waiting.empty() || FetchFor(*customer));
+    queue = goes_on ? std::next(queue) : watched_.erase(queue);
+  }
+}
+
+bool Prefetcher::FetchFor(const Customer& customer) {
   TierResidency& residency = parts_.working->at(customer.tier);
-  if (!residency.tier().Health().ok()) return;
+  if (!residency.tier().Health().ok()) return false;
   Window& window = *customer.window;
   std::vector<TensorId> upcoming;
   if (!parts_.planner->Upcoming(customer.id, int64_t{2} * window.slots(),
                                 &upcoming)) {
-    return;
+    return false;
   }
+  bool is_awaited = false;
   for (const TensorId id : upcoming) {
     Tensor* const tensor = parts_.table->Find(id);
-    if (tensor == nullptr || !MayBeFetched(*tensor, customer.tier) ||
-        parts_.admission->HasFailedAhead(*tensor) ||
+    if (tensor == nullptr || parts_.admission->HasFailedAhead(*tensor) ||
         ResidentBytes(tensor->spec.size_bytes) > window.stride()) {
+      continue;
+    }
+    if (!MayBeFetched(*tensor, customer.tier)) {
+      // It is here, or is lost; else something has it for now.
+      is_awaited = is_awaited || (tensor->at(customer.tier) == nullptr &&
+                                  tensor->SourceFor(customer.tier) != nullptr);
       continue;
     }
     FoundPlace found =
         residency.FindSlot(customer.id, window, *tensor, /*prefetch=*/true);
-    if (found.space != Space::kFound) return;
+    if (found.space != Space::kFound) {
+      return is_awaited || found.space != Space::kFailed;
+    }
     parts_.admission->NoteAhead(*tensor);
     tensor->customer = customer.id;
     parts_.transfers->StartFill(*tensor, std::move(found.room),
                                 IoClass::kPrefetch);
   }
+  return is_awaited;
 }
 
 Reservation Prefetcher::RoomForHint(Tensor& tensor) const {

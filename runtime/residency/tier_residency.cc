@@ -199,6 +199,7 @@ void TierResidency::OnGone(const Tensor& tensor, const Reservation* late,
                            const absl::Status& why) {
   residents_.Remove(tensor);
   residents_.SetLeaving(tensor, false);
+  windows_.NoteLoss(tensor.customer);
   if (late != nullptr) windows_.Disown(*late, why);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -27,6 +28,12 @@ class Windows {
   void Close(Window& window);
   // A pin, or a transfer, of a copy there has ended; null: outside them all.
   void OnUsed(const Window* window);
+  // A copy has gone, in a window or outside, that this queue asked for last.
+  void NoteLoss(int64_t queue) {
+    if (losers_.empty() || losers_.back() != queue) losers_.push_back(queue);
+  }
+  // The queues of which a loss was noted since the last call.
+  std::vector<int64_t> TakeLosers() { return std::exchange(losers_, {}); }
   // Those closed that are empty go, once `leave` has dropped what may leave. It
   // looks only at what has changed since: many may wait for one pin each.
   void Sweep(absl::FunctionRef<void(const Window&)> leave);
@@ -55,6 +62,7 @@ class Windows {
  private:
   const TierId tier_;
   std::vector<Window*> changed_;  // those closed
+  std::vector<int64_t> losers_;
   absl::flat_hash_set<std::unique_ptr<Window>> windows_;
   // Of these, few: those closed may be many, each for one pin.
   absl::flat_hash_set<const Window*> open_;

@@ -31,7 +31,15 @@ class PrefetcherTest : public AdmissionTest {
                        .admission = &core_.admission,
                        .enabled = enabled});
   }
-  void Propose() { Make().Propose(customer_); }
+  // Of a queue that has just been used.
+  void Propose(Prefetcher& prefetcher, const Customer& customer) {
+    prefetcher.Watch(customer.id);
+    prefetcher.Propose(core_.customers);
+  }
+  void Propose() {
+    Prefetcher prefetcher = Make();
+    Propose(prefetcher, customer_);
+  }
   void Hint(absl::Span<const TensorId> tensors) {
     Prefetcher prefetcher = Make();
     prefetcher.Hint(tensors);
@@ -82,7 +90,8 @@ TEST_F(PrefetcherTest, AWaitingGroupComesFirst) {
 }
 
 TEST_F(PrefetcherTest, SwitchedOffItFetchesNothing) {
-  Make(/*enabled=*/false).Propose(customer_);
+  Prefetcher off = Make(/*enabled=*/false);
+  Propose(off, customer_);
   EXPECT_THAT(Begun(), IsEmpty());
 }
 
@@ -121,7 +130,8 @@ TEST_F(PrefetcherTest, AWindowWithoutSlotsFetchesNothing) {
   core_.planner.Open(bare.id);
   core_.planner.OnAccess(bare.id, a_.id);
   core_.planner.BeginStep(bare.id);
-  Make().Propose(bare);
+  Prefetcher prefetcher = Make();
+  Propose(prefetcher, bare);
   EXPECT_THAT(Begun(), IsEmpty());
 }
 
@@ -137,6 +147,50 @@ TEST_F(PrefetcherTest, WhatIsGoneOrTooLargeForASlotIsPassedOver) {
   core_.table.Retire(a_);
   Propose();
   EXPECT_THAT(Begun(), ElementsAre(1));
+}
+
+TEST_F(PrefetcherTest, AQueueIsLookedAtUntilNothingIsInItsWay) {
+  Prefetcher prefetcher = Make();
+  Propose(prefetcher, customer_);
+  EXPECT_THAT(Begun(), ElementsAre(0, 1));
+  EXPECT_EQ(prefetcher.watched(), 1);  // both slots are being filled
+  core_.Settle();
+  prefetcher.Propose(core_.customers);
+  EXPECT_EQ(prefetcher.watched(), 0);  // both have what is needed sooner
+  // A pin of its own keeps a slot, and ends.
+  core_.planner.OnAccess(customer_.id, a_.id);
+  Push(customer_, {Read(a_)});
+  Admit(customer_);
+  core_.transcript.clear();
+  Propose(prefetcher, customer_);
+  EXPECT_THAT(Begun(), IsEmpty());
+  EXPECT_EQ(prefetcher.watched(), 1);
+  EndPins(Take(customer_), PinEnd::kUnchanged);
+  core_.transcript.clear();
+  prefetcher.Propose(core_.customers);
+  EXPECT_THAT(Begun(), ElementsAre(2));
+}
+
+TEST_F(PrefetcherTest, ALossIsNotedForTheQueueThatAskedLast) {
+  Prefetcher prefetcher = Make();
+  Propose(prefetcher, customer_);
+  core_.Settle();
+  prefetcher.Propose(core_.customers);
+  core_.Settle();
+  core_.residency.windows().TakeLosers();
+  core_.residency.Drop(a_);
+  EXPECT_THAT(core_.residency.windows().TakeLosers(),
+              ElementsAre(customer_.id));
+  EXPECT_THAT(core_.residency.windows().TakeLosers(), IsEmpty());
+}
+
+TEST_F(PrefetcherTest, AClosedQueueIsNotLookedAt) {
+  Prefetcher prefetcher = Make();
+  prefetcher.Watch(customer_.id);
+  core_.customers.Close(customer_);
+  prefetcher.Propose(core_.customers);
+  EXPECT_THAT(Begun(), IsEmpty());
+  EXPECT_EQ(prefetcher.watched(), 0);
 }
 
 TEST_F(PrefetcherTest, AHintGoesOutsideTheWindows) {

@@ -74,6 +74,10 @@ TEST(ByteQueues, AHundredThousandOperationsInOneWorld) {
   RunSeeds(1, 100'000, {});
 }
 
+TEST(ByteQueues, AHundredThousandOperationsWithFaultsAndOneThatNeverAnswers) {
+  RunSeeds(1, 100'000, {.faults = true, .never = true});
+}
+
 TEST(ByteQueues, ARunRepeats) {
   const auto run = [](Transcript* transcript) {
     ByteCustomers customers(
