@@ -16,7 +16,9 @@ iteration moves, as in offload_step.py. The limit of a row's time is the larger
 one of torch.optim.AdamW(fused=True) in memory and raw. Beside it stands the
 limit of its phases, with bytes moved in the phases where ours moved them: of
 forward and of what follows it by themselves. Of late steps, whose updates are
-beside forward, it is not told. A row's time is of runs of iterations as in
+beside forward, it is not told, but their floor: backward in memory, and then
+the longer of forward in memory and raw's time for the bytes that two windows do
+not hold, as no update begins before all gradients are there. A row's time is of runs of iterations as in
 late_step.py. Its bytes are the mean of ten iterations from the third on with
 nothing between them; beside them stand those of the runs, each of which a flush
 ends: of the iterations that are timed, and of all.
@@ -69,6 +71,7 @@ class Training(offload_step.Training):
         self.repeated_bytes = 0  # moved by iterations that are measured
         # The seconds of each forward pass, and the bytes that it moved.
         self.forwards: list[tuple[float, int]] = []
+        self.backwards: list[float] = []
         super().__init__(arguments, lambda parameters: torch.optim.AdamW(
             parameters, lr=1e-4, fused=True) if folder is None
             else self._below(parameters, folder, budget, settings))
@@ -88,6 +91,14 @@ class Training(offload_step.Training):
         seconds = time.perf_counter() - started
         self.forwards.append((seconds, self.moved() - before))
         return loss
+
+    def iterate(self) -> None:
+        loss = self.forward()
+        started = time.perf_counter()
+        loss.backward()
+        self.backwards.append(time.perf_counter() - started)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
     def typical_forward(self) -> tuple[float, float]:
         """The median of its seconds, and the mean of its bytes."""
@@ -109,6 +120,7 @@ class Training(offload_step.Training):
             return self.timed()
         seconds = run_of(noted)
         del self.forwards[-_RUN:-MEASURED]
+        del self.backwards[-_RUN:-MEASURED]
         moved.append(self.moved())
         self.repeated_bytes += moved[-1] - moved[UNMEASURED]
         if self.offload is not None:
@@ -238,6 +250,14 @@ def phases_limit(ours: Training, memory: Training, medians: dict[str, float],
             max(medians['in memory'] - in_memory, medians['raw'] - raw))
 
 
+def late_floor(memory: Training, medians: dict[str, float], bytes_moved: int,
+               window_bytes: int) -> float:
+    """The seconds of backward, and of forward beside what is moved after it."""
+    left = max(0, bytes_moved - 2 * window_bytes) / max(1, bytes_moved)
+    return statistics.median(memory.backwards) + max(
+        memory.typical_forward()[0], medians['raw'] * left)
+
+
 def measure(arguments: argparse.Namespace, folder: str, memory: Training,
             uses: Uses, budget: str, kind: str) -> dict:
     ours = Training(arguments, os.path.join(folder, f'{kind} {budget}'), budget,
@@ -253,6 +273,7 @@ def measure(arguments: argparse.Namespace, folder: str, memory: Training,
     ours.repeated_bytes = 0
     ours.forwards.clear()
     memory.forwards.clear()
+    memory.backwards.clear()
     for _ in range(arguments.rounds):
         seconds['in memory'] += memory.run()
         seconds['ours'] += ours.run()
@@ -275,7 +296,10 @@ def measure(arguments: argparse.Namespace, folder: str, memory: Training,
            'forward': ours.typical_forward()[0],
            'forward_bytes': ours.typical_forward()[1],
            'to_limit': medians['ours'] / limit}
-    if kind != 'late':
+    if kind == 'late':
+        row['floor'] = late_floor(memory, medians, bytes_moved, window)
+        row['to_floor'] = medians['ours'] / row['floor']
+    else:
         row['to_phases'] = medians['ours'] / phases_limit(ours, memory, medians,
                                                           bytes_moved)
     if arguments.bench:
@@ -315,8 +339,9 @@ def main() -> None:
         for kind in arguments.kinds.split(','):
             with tempfile.TemporaryDirectory(dir=arguments.path) as folder:
                 row = measure(arguments, folder, memory, uses, budget, kind)
-            phases = (f', {row["to_phases"]:.2f} of its phases\''
-                      if 'to_phases' in row else '')
+            phases = (f', {row["to_phases"]:.2f} of its phases'
+                      if 'to_phases' in row else
+                      f', {row["to_floor"]:.2f} of its floor')
             text = (f'{kind:12} in {budget:>4} '
                     f'({row["budget_bytes"] / 1e6:,.0f} MB): '
                     f'{1e3 * row["ours"]:6.0f} ms, in memory '
