@@ -75,8 +75,8 @@ def train_joined(path, wrapped_by, overlap, activations, pauses=(0, 0),
 
 
 def train_in_backward(path, wrapped_by, pauses=(0, 0), fails=False):
-    """The same of steps in backward. Rank 1 may have a disk that is full for
-    the last updates of a step, which flush() makes then."""
+    """The same of steps in backward. Rank 1 may have a disk that is full in the
+    third step, which is the last one then."""
     rank = dist.get_rank()
     os.makedirs(f'{path}/{rank}')
     network = mlp(LAYERS)
@@ -91,17 +91,16 @@ def train_in_backward(path, wrapped_by, pauses=(0, 0), fails=False):
         time.sleep(pauses[rank])
         loss = mlp_loss(wrapped, generator)
         losses.append(loss.item())
-        if fails and number == 2 and rank == 1:
-            with no_large_files():
+        if fails and number == 2:
+            with no_large_files() if rank == 1 else contextlib.nullcontext():
                 try:
                     loss.backward()
                     optimizer.step()
                 except OSError as error:
-                    said.append(error.errno)
-            optimizer.step()
-        else:
-            loss.backward()
-            optimizer.step()
+                    said += [error.errno, 'resume all of them' in str(error)]
+            break
+        loss.backward()
+        optimizer.step()
         assert all(p.grad is None for p in network.parameters())
         optimizer.zero_grad()
     stats = offload.stats()
@@ -194,10 +193,12 @@ def test_one_that_steps_in_backward_is_slow(crew, tmp_path, pauses):
     check_in_backward(crew.run(train_in_backward, str(tmp_path), {}, pauses))
 
 
-def test_one_that_steps_in_backward_fails_and_tries_again(crew, tmp_path):
+def test_one_that_steps_in_backward_fails(crew, tmp_path):
     results = crew.run(train_in_backward, str(tmp_path), {}, (0, 0), True)
-    check_in_backward(results)
-    assert [said for *_, said in results] == [[], [errno.EFBIG]]
+    assert [said for *_, said in results] == [[], [errno.EFBIG, True]]
+    expected, _ = alone()
+    for rank, (losses, *_) in enumerate(results):
+        assert losses == expected[rank][:3]
 
 
 @pytest.mark.parametrize('wrapped_by', WRAPPED_BY)

@@ -1,5 +1,6 @@
 // terrace-bench runs: every subcommand, and every section of `io`, in its
 // smallest size, gives rows that a program can read. Not how fast anything is.
+#include <fstream>
 #include <regex>
 #include <sstream>
 #include <string>
@@ -101,6 +102,26 @@ TEST_P(BenchSmoke, RowsAreRead) {
   }
   EXPECT_GT(rows, 0) << result.errors;
   EXPECT_TRUE(directory.empty()) << "files are left behind";
+}
+
+// Two tensors of two pages each in turn, one of which is written, and room for
+// one: each use reads, and each second one writes.
+TEST(Bench, ATraceIsReplayedWithFarthestNextUse) {
+  const TemporaryDirectory directory;
+  const std::string trace = directory.path() + "/trace";
+  std::ofstream(trace) << "a:8192\nb:8192w\n";
+  ChildProcess child({TERRACE_BENCH, "offline", "--trace", trace, "--budget",
+                      "16K", "--reserved", "8K", "--rounds", "3", "--json"});
+  const ChildResult& result = child.Wait();
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(result.output,
+            "{\"row\": \"less\", \"budget\": 8192, \"read\": 49152, "
+            "\"written\": 24576, \"beyond\": 0}\n"
+            "{\"row\": \"whole\", \"budget\": 16384, \"read\": 0, "
+            "\"written\": 0, \"beyond\": 0}\n");
+  ChildProcess none({TERRACE_BENCH, "offline", "--trace", trace + ".none"});
+  EXPECT_EQ(none.Wait().exit_code, 1);
+  EXPECT_THAT(none.Wait().errors, HasSubstr("no trace"));
 }
 
 // Where there is a GPU its rows are read, else one line says what is missing.
