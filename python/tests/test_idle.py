@@ -1,5 +1,6 @@
-"""With a model offloaded and its optimizer's updates late, no thread of the
-library's wakes while nothing is to be done."""
+"""With a model offloaded, its activations too, and its optimizer's updates late,
+no thread of the library's wakes while nothing is to be done, nor while a tensor
+is leased, before a backward pass and after a step."""
 
 import subprocess
 import sys
@@ -35,9 +36,17 @@ def settled():
     return now
 
 
+def check_quiet():
+    before = settled()
+    assert 'terrace-mover' in {name for name, _ in before}, before
+    time.sleep(2)
+    assert switches() == before, (before, switches())
+
+
 torch.set_num_threads(1)
 model = mlp()
-offload = terrace.offload(model, memory_budget='40%', nvme_path=sys.argv[1])
+offload = terrace.offload(model, memory_budget='40%', nvme_path=sys.argv[1],
+                          activations=True, activations_above='1KiB')
 optimizer = terrace.AdamW(model.parameters(), lr=1e-2, overlap=True,
                           offload=offload)
 generator = torch.Generator().manual_seed(5)
@@ -45,10 +54,15 @@ for _ in range(2):
     optimizer.zero_grad()
     mlp_loss(model, generator).backward()
     optimizer.step()
-before = settled()
-assert 'terrace-mover' in {name for name, _ in before}, before
-time.sleep(2)
-assert switches() == before, (before, switches())
+check_quiet()
+optimizer.zero_grad()
+loss = mlp_loss(model, generator)
+weight = next(model.parameters())
+with offload.lease(weight):
+    check_quiet()
+    loss.backward()
+    optimizer.step()
+    check_quiet()
 optimizer.close()
 offload.close()
 """
