@@ -74,7 +74,7 @@ TEST(ByteQueues, AHundredThousandOperationsInOneWorld) {
   RunSeeds(1, 100'000, {});
 }
 
-TEST(ByteQueues, AHundredThousandOperationsWithFaultsAndOneThatNeverAnswers) {
+TEST(ByteQueues, AHundredThousandOperationsWithFaultsAndNoAnswersInOneWorld) {
   RunSeeds(1, 100'000, {.faults = true, .never = true});
 }
 
