@@ -9,6 +9,9 @@
 namespace terrace {
 namespace {
 
+// Recorded uses take some hundred bytes each, outside of all budgets. A million
+// tensors have ten times as many uses in a step.
+constexpr int64_t kMostMoreUses = int64_t{16} << 20;
 // Lanes that change their pace by one of so many parts of the step change the
 // order.
 constexpr int64_t kLeadParts = 16;
@@ -48,7 +51,7 @@ bool MergedTrace::OnUse(int64_t lane, TensorId tensor, int64_t bytes) {
   // one, which may have more, as this one did.
   if (recorded_uses_ > 4 * step_uses_ + most_more_uses_) {
     Clear();
-    most_more_uses_ *= 4;
+    most_more_uses_ = std::min(4 * most_more_uses_, kMostMoreUses);
     is_endless_ = true;
     return false;
   }

@@ -62,7 +62,7 @@ class MergedTrace {
   int64_t recorded_uses_ = 0;
   int64_t step_bytes_ = 0;  // of the replayed step
   int64_t step_uses_ = 0;   // likewise
-  // So many more than four times as many are no step's.
+  // A step has at most so many uses more than four times the last one's.
   int64_t most_more_uses_ = 64 << 10;
   int64_t reached_ = 0;       // the place that any lane has come to
   int64_t passed_bytes_ = 0;  // by all lanes

@@ -255,7 +255,6 @@ bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
 // another memory, which who holds pins here may wait for.
 bool ByteAdmission::IsStuck(const Round& round,
                             absl::Span<Tensor* const> tensors) const {
-  if (!round.room.AllWaitBut(tensors)) return false;
   for (const TierResidency* const each : parts_.working->memories()) {
     if (each->residents().leaving() > 0) return false;
     if (parts_.pins->coming_bytes(each->id()) > 0) return false;
@@ -269,8 +268,11 @@ bool ByteAdmission::IsStuck(const Round& round,
   for (const Tensor* const tensor : tensors) {
     bytes += ResidentBytes(tensor->spec.size_bytes);
   }
-  return !residency.RangeMayCome(bytes, RoomAwaits::kNoPins,
-                                 /*late_fetches=*/false);
+  if (residency.RangeMayCome(bytes, RoomAwaits::kNoPins,
+                             /*late_fetches=*/false)) {
+    return false;
+  }
+  return round.room.AllWaitBut(tensors) || round.room.FitsNowhere(tensors);
 }
 
 bool ByteAdmission::ServeStuck(Round& round, absl::Time now,
@@ -303,6 +305,8 @@ bool ByteAdmission::ServeStuck(Round& round, absl::Time now,
   if (found.ok()) {
     ++groups_beyond_;
     parts_.admission->Begin(customer, group, tensors, &rooms, now);
+  } else if (!round.room.AllWaitBut(tensors)) {
+    return false;  // what computes may end, and then what waits for it
   } else {
     parts_.customers->Fail(
         customer, group,

@@ -42,7 +42,8 @@ bool Prefetcher::FetchFor(const Customer& customer) {
     FoundPlace found =
         residency.FindSlot(customer.id, window, *tensor, /*prefetch=*/true);
     if (found.space != Space::kFound) {
-      return is_awaited || found.space != Space::kFailed;
+      // What failed there may end by others: a late fetch, a refused write.
+      return is_awaited || found.space != Space::kFailed || !found.failure.ok();
     }
     parts_.admission->NoteAhead(*tensor);
     tensor->customer = customer.id;

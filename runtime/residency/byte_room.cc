@@ -14,17 +14,18 @@ void ByteRoom::AddWaiting(uint64_t token) {
 }
 
 bool ByteRoom::FitsNowhere(absl::Span<Tensor* const> tensors) const {
-  return tensors.size() == 1 &&
-         ResidentBytes(tensors[0]->spec.size_bytes) >= no_part_bytes_;
+  if (tensors.size() != 1 ||
+      ResidentBytes(tensors[0]->spec.size_bytes) < no_part_bytes_) {
+    return false;
+  }
+  // Whoever was asked already may yet make room.
+  return pins_.AllPinned(residency_.id(), [this](const Tensor& tensor) {
+    return waiting_.contains(&tensor) ||
+           MayAsk(tensor, *tensor.at(residency_.id()));
+  });
 }
 
 bool ByteRoom::AllWaitBut(absl::Span<Tensor* const> tensors) const {
-  if (FitsNowhere(tensors)) {
-    return pins_.AllPinned(residency_.id(), [&](const Tensor& tensor) {
-      return waiting_.contains(&tensor) || &tensor == tensors[0] ||
-             MayAsk(tensor, *tensor.at(residency_.id()));
-    });
-  }
   size_t stay = waiting_.size();
   for (const Tensor* const tensor : tensors) {
     const bool stays =

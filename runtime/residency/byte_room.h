@@ -39,9 +39,11 @@ class ByteRoom {
   // The holder of that pin waits, so that it cannot give it back.
   void AddWaiting(uint64_t token);
   // Whether all tensors that queues of bytes have pinned here are so, but for
-  // those of a group, which make no room for the group, and those that would
-  // make none that the group fits in, wherever they are.
+  // those of a group, which make no room for the group.
   bool AllWaitBut(absl::Span<Tensor* const> tensors) const;
+  // Whether a single tensor fits in no part, whatever leaves of what does not
+  // wait.
+  bool FitsNowhere(absl::Span<Tensor* const> tensors) const;
 
   // A range for each of the tensors that has none, or for none of them: then it
   // sees to it that as much comes as is missing, as far as it can. `leaving`:
@@ -75,8 +77,6 @@ class ByteRoom {
                                    absl::Span<Tensor* const> besides);
   void Ask(Tensor& tensor, uint64_t asker);
   bool MayAsk(const Tensor& tensor, const Copy& copy) const;
-  // A single tensor that fits in no part, whatever leaves.
-  bool FitsNowhere(absl::Span<Tensor* const> tensors) const;
 
   TierResidency& residency_;
   BytePins& pins_;

@@ -193,11 +193,9 @@ TEST_P(ByteQueueContract, WhatFitsInNoPartBesideWhatWaitsGoesBeyond) {
   const TensorId large = world().Register("large", size_of(5));
   const uint64_t request =
       Push({{large, Access::kOverwrite}}, {in_use.token()});
-  const Time began = world().Now();
   Awaited news = Await(request);
-  ASSERT_TRUE(news.pins.has_value() && news.pins->ok()) << news.pins->status();
+  ASSERT_TRUE(news.pins.has_value() && news.pins->ok());
   EXPECT_EQ(news.beyond_bytes, 5 * kPlace);
-  EXPECT_LT(world().Now() - began, absl::Seconds(1));
   EXPECT_EQ(stats().bytes.groups_beyond, 1);
 }
 
