@@ -122,7 +122,7 @@ class ByteQueue {
   // Uses, in order, of tensors whose pins were held already. Of many thousands
   // of a lane that were not read yet only the last ones count: what is lost, as
   // what is told of no lane, costs traffic alone. A thread sends its uses
-  // before each Push and BeginStep, and at the latest after a thousand.
+  // before each Push and BeginStep, and at the latest after 1024.
   virtual void Touch(absl::Span<const TensorId> tensors, int lane) = 0;
   void Touch(absl::Span<const TensorId> tensors) { Touch(tensors, /*lane=*/0); }
 

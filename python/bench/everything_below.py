@@ -18,10 +18,10 @@ limit of its phases, with bytes moved in the phases where ours moved them: of
 forward and of what follows it by themselves. Of late steps, whose updates are
 beside forward, it is not told, but their floor: backward in memory, and then
 the longer of forward in memory and raw's time for the bytes that two windows do
-not hold, as no update begins before all gradients are there. A row's time is of runs of iterations as in
-late_step.py. Its bytes are the mean of ten iterations from the third on with
-nothing between them; beside them stand those of the runs, each of which a flush
-ends: of the iterations that are timed, and of all.
+not hold, as no update begins before all gradients are there. A row's time is of
+runs of iterations as in late_step.py. Its bytes are the mean of ten iterations
+from the third on with nothing between them; beside them stand those of the
+runs, each of which a flush ends: of the iterations that are timed, and of all.
 
 With --bench the bytes are also told beside those of farthest next use over the
 model's own trace (terrace-bench offline): each operator's parameters, as a
@@ -349,7 +349,8 @@ def main() -> None:
                     f'{1e3 * row["raw"]:5.0f}: {row["to_limit"]:.2f} of the '
                     f'limit{phases}; {row["bytes"] / 1e6:,.0f} MB '
                     f'({row["bytes_timed"] / 1e6:,.0f} where a flush ends each '
-                    f'run, {row["bytes_of_all"] / 1e6:,.0f} with those after it)')
+                    f'run, {row["bytes_of_all"] / 1e6:,.0f} with those '
+                    'after it)')
             if arguments.bench:
                 text += (f', {row["to_reserved"]:.3f} of farthest next use '
                          f'({row["to_eighth"]:.3f} with all but an eighth, '

@@ -202,7 +202,7 @@ def test_version_1_has_dtypes_that_are_in_parts_now(tmp_path):
     torch.save({'others': dict(saved.named_buffers()), 'groups': [],
                 'random': torch.get_rng_state(), 'random_of_gpus': [],
                 'values': {}, 'objects': {}}, rest)
-    Compiled().save(
+    Compiled().checkpoint.save(
         str(tmp_path / 'run'), [saved.weight], ['weight'], [-1],
         torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
     terrace.load(tmp_path / 'run', loaded)

@@ -121,9 +121,10 @@ def test_those_of_before_are_pickled(tmp_path, kind, dtype):
     torch.save({'layout': 2, 'others': others, 'groups': [],
                 'random': torch.get_rng_state(), 'random_of_gpus': [],
                 'values': {}, 'objects': {}}, rest)
-    Compiled().save(str(tmp_path / 'c'), [named[name] for name in streamed],
-                    streamed, [-1] * len(streamed),
-                    torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
+    Compiled().checkpoint.save(
+        str(tmp_path / 'c'), [named[name] for name in streamed], streamed,
+        [-1] * len(streamed),
+        torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
     terrace.load(tmp_path / 'c', loaded)
     check_same(saved, loaded)
 
@@ -293,9 +294,9 @@ def test_a_checkpoint_of_before_leaves_them(tmp_path):
     torch.save({'layout': 2, 'others': {}, 'groups': [],
                 'random': torch.get_rng_state(), 'random_of_gpus': [],
                 'values': {}, 'objects': {}}, rest)
-    Compiled().save(str(tmp_path / 'c'), list(named.values()), list(named),
-                    [-1] * len(named),
-                    torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
+    Compiled().checkpoint.save(
+        str(tmp_path / 'c'), list(named.values()), list(named), [-1] * len(named),
+        torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
     loaded = pair(5, 6)
     terrace.load(tmp_path / 'c', loaded)
     assert (loaded[0].extra, loaded[1].extra) == (5, 6)

@@ -371,9 +371,9 @@ def test_an_older_checkpoint_with_what_is_refused_now(tmp_path):
                 'random': torch.get_rng_state(), 'random_of_gpus': [],
                 'values': {'a': argparse.Namespace(lr=1)}, 'objects': {}}, rest)
     named = dict(network.named_parameters())
-    Compiled().save(str(run), list(named.values()), list(named),
-                    [-1] * len(named),
-                    torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
+    Compiled().checkpoint.save(
+        str(run), list(named.values()), list(named), [-1] * len(named),
+        torch.frombuffer(rest.getbuffer(), dtype=torch.uint8))
     other = model(seed=5)
     before = other[0].weight.clone()
     with pytest.raises(ValueError, match=f'^terrace: {run} .*argparse.Namespace'

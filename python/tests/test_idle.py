@@ -1,6 +1,6 @@
-"""With a model offloaded, its activations too, and its optimizer's updates late,
-no thread of the library's wakes while nothing is to be done, nor while a tensor
-is leased, before a backward pass and after a step."""
+"""With a model offloaded, its activations too, and its optimizer's updates
+late, no thread of the library's wakes while nothing is to be done, nor while a
+tensor is leased, before a backward pass and after a step."""
 
 import subprocess
 import sys
@@ -17,22 +17,27 @@ from offloaded import mlp, mlp_loss
 def switches():
     found = {}
     for task in Path('/proc/self/task').iterdir():
-        name = (task / 'comm').read_text().strip()
+        try:
+            name = (task / 'comm').read_text().strip()
+            status = (task / 'status').read_text()
+        except OSError:  # it has ended
+            continue
         if not name.startswith('terrace-'):
             continue
-        for line in (task / 'status').read_text().splitlines():
+        for line in status.splitlines():
             if line.startswith('voluntary_ctxt_switches'):
                 found[name, task.name] = int(line.split()[1])
     return found
 
 
-def settled():
-    before, now = None, switches()
-    for _ in range(100):
-        if now == before:
-            break
+def settled():  # none has woken for a second
+    now, equal = switches(), 0
+    for _ in range(200):
         time.sleep(0.1)
         before, now = now, switches()
+        equal = equal + 1 if now == before else 0
+        if equal == 10:
+            break
     return now
 
 

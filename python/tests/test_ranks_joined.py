@@ -1,6 +1,7 @@
 """Gradients below on each of two ranks: an optimizer that joins the offloaded
 model which DistributedDataParallel wraps, with all of its state or a share of
-it, in step() and late, to the bits of one process in memory."""
+it, in step() and late, to the bits of one process in memory; and steps in
+backward of an optimizer that joins so."""
 
 import contextlib
 import errno
@@ -75,8 +76,9 @@ def train_joined(path, wrapped_by, overlap, activations, pauses=(0, 0),
 
 
 def train_in_backward(path, wrapped_by, pauses=(0, 0), fails=False):
-    """The same of steps in backward. Rank 1 may have a disk that is full in the
-    third step, which is the last one then."""
+    """Losses and parameters of steps in backward, what the offload counted, and
+    what rank 1 said: it may have a disk that is full in the third step, which
+    is the last one then."""
     rank = dist.get_rank()
     os.makedirs(f'{path}/{rank}')
     network = mlp(LAYERS)

@@ -109,12 +109,18 @@ def _classes_of(file):
 
 
 def _set_by(node):
-    """The attributes of `self` that a class assigns, its own methods' alone."""
-    for each in ast.walk(node):
+    """The attributes of `self` that a class assigns, but for those of classes
+    within it, and its fields."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.ClassDef):
+            continue
+        if isinstance(each, ast.AnnAssign) and isinstance(node, ast.ClassDef):
+            yield ast.unparse(each.target)
         if isinstance(each, ast.Attribute) and isinstance(
                 each.ctx, ast.Store) and (
                 getattr(each.value, 'id', None) == 'self'):
             yield each.attr
+        yield from _set_by(each)
 
 
 def _statements(code, position):

@@ -115,9 +115,11 @@ class A:
         self.d: int = 5
 
     class B:
+        field: int
+
         def g(self, other):
-            other.e = 1
-'''), {'A': (3, 2), 'B': (0, 1)})
+            other.e = self.f = 1
+'''), {'A': (3, 2), 'B': (2, 1)})
         methods = '\n'.join(f'    def f{i}(self): pass' for i in range(31))
         path = 'python/terrace/_base/x.py'
         self.assert_found({path: f'\nclass X:\n{methods}\n'}, f'{path}:2',

@@ -210,7 +210,7 @@ class Compiled:
 class _Counted:
     """The steps of each parameter of a compiled optimizer, and which have
     state, by place. They are looked up again after each call that may change
-    them. Thread-safe."""
+    them. Under the interpreter's lock."""
 
     def __init__(self) -> None:
         self._changes = 0  # begun and ended
