@@ -71,6 +71,32 @@ TEST_P(StepContract, ARepeatedTraceIsPrefetched) {
   EXPECT_LE(after.demand_reads, 16);
 }
 
+// Both slots have what comes next, until one is lost.
+TEST_P(StepContract, AnIdleQueueHasWhatComesNextReadIntoALostTensorsSlot) {
+  Make(2);
+  const std::vector<TensorId> tensors = world().RegisterMany(6, kPage);
+  auto queue = world().OpenQueue(kPage, 2);
+  for (int64_t step = 1; step <= 3; ++step) {
+    ASSERT_TRUE(queue->BeginStep(step).ok());
+    for (int i = 0; i < 6; ++i) {
+      if (step == 1) {
+        world().Fill(*queue, tensors[i], i);
+      } else {
+        EXPECT_TRUE(world().Holds(*queue, tensors[i], i));
+      }
+    }
+    ASSERT_TRUE(queue->CommitStep({.step = step}).ok());
+  }
+  ASSERT_TRUE(world().WaitUntil([&] {
+    const Stats now = stats();
+    return now.prefetch_reads >= now.prefetch_hits + 2;
+  }));
+  const int64_t before = stats().prefetch_reads;
+  ASSERT_TRUE(runtime().Unregister(tensors[0]).ok());
+  EXPECT_TRUE(
+      world().WaitUntil([&] { return stats().prefetch_reads > before; }));
+}
+
 TEST_P(StepContract, WithoutPrefetchEveryReadIsDemanded) {
   TestRuntimeOptions options;
   options.prefetch = false;

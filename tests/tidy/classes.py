@@ -66,9 +66,13 @@ def classes(text):
 
 
 def python_classes(text):
-    """All classes that a module defines."""
+    """All classes that a module defines; none of what is no Python."""
     found = []
-    for node in ast.walk(ast.parse(text)):
+    try:
+        module = ast.parse(text)
+    except SyntaxError:
+        return found
+    for node in ast.walk(module):
         if isinstance(node, ast.ClassDef):
             one = Class(node.name, node.lineno)
             one.methods = [each.name for each in node.body if isinstance(

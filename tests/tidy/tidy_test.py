@@ -178,7 +178,8 @@ class TidyTest(TreeCase):
                 self.assert_found({here: before + text},
                                   f'{here}:{before.count(chr(10)) + 1}',
                                   'a function of 71 lines')
-        many = 'class A:\n' + '    def f(self):\n        pass\n' * 90
+        many = 'class A:\n' + (
+            '    def f(self):\n        pass\n        pass\n' * 30)
         self.assert_clean({here: many})
         nested = 'def f():\n' + '    def g():\n        pass\n' * 40
         self.assert_found({here: nested}, f'{here}:1', 'of 81 lines')
