@@ -71,9 +71,11 @@ TEST_P(StepContract, ARepeatedTraceIsPrefetched) {
   EXPECT_LE(after.demand_reads, 16);
 }
 
-// Both slots have what comes next, until one is lost.
+// Both slots have what comes next, until one is lost. In real time a demand may
+// come so close to a read ahead that no count tells when both are filled.
 TEST_P(StepContract, AnIdleQueueHasWhatComesNextReadIntoALostTensorsSlot) {
   Make(2);
+  if (!world().is_virtual()) GTEST_SKIP() << "what is read ahead is counted";
   const std::vector<TensorId> tensors = world().RegisterMany(6, kPage);
   auto queue = world().OpenQueue(kPage, 2);
   for (int64_t step = 1; step <= 3; ++step) {
