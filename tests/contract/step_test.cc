@@ -4,7 +4,24 @@
 namespace terrace {
 namespace {
 
-class StepContract : public ContractTest {};
+class StepContract : public ContractTest {
+ protected:
+  // Fills the tensors in the first step, and finds them so in the other two.
+  void WalkThreeSteps(RequestQueue& queue,
+                      const std::vector<TensorId>& tensors) {
+    for (int64_t step = 1; step <= 3; ++step) {
+      ASSERT_TRUE(queue.BeginStep(step).ok());
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        if (step == 1) {
+          world().Fill(queue, tensors[i], i);
+        } else {
+          EXPECT_TRUE(world().Holds(queue, tensors[i], i));
+        }
+      }
+      ASSERT_TRUE(queue.CommitStep({.step = step}).ok());
+    }
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Worlds, StepContract, testing::ValuesIn(kAllWorlds),
                          WorldParamName);
 
@@ -78,17 +95,7 @@ TEST_P(StepContract, AnIdleQueueHasWhatComesNextReadIntoALostTensorsSlot) {
   if (!world().is_virtual()) GTEST_SKIP() << "what is read ahead is counted";
   const std::vector<TensorId> tensors = world().RegisterMany(6, kPage);
   auto queue = world().OpenQueue(kPage, 2);
-  for (int64_t step = 1; step <= 3; ++step) {
-    ASSERT_TRUE(queue->BeginStep(step).ok());
-    for (int i = 0; i < 6; ++i) {
-      if (step == 1) {
-        world().Fill(*queue, tensors[i], i);
-      } else {
-        EXPECT_TRUE(world().Holds(*queue, tensors[i], i));
-      }
-    }
-    ASSERT_TRUE(queue->CommitStep({.step = step}).ok());
-  }
+  ASSERT_NO_FATAL_FAILURE(WalkThreeSteps(*queue, tensors));
   ASSERT_TRUE(world().WaitUntil([&] {
     const Stats now = stats();
     return now.prefetch_reads >= now.prefetch_hits + 2;
@@ -105,17 +112,7 @@ TEST_P(StepContract, WithoutPrefetchEveryReadIsDemanded) {
   Make(2, options);
   const std::vector<TensorId> tensors = world().RegisterMany(6, kPage);
   auto queue = world().OpenQueue(kPage, 2);
-  for (int64_t step = 1; step <= 3; ++step) {
-    ASSERT_TRUE(queue->BeginStep(step).ok());
-    for (int i = 0; i < 6; ++i) {
-      if (step == 1) {
-        world().Fill(*queue, tensors[i], i);
-      } else {
-        EXPECT_TRUE(world().Holds(*queue, tensors[i], i));
-      }
-    }
-    ASSERT_TRUE(queue->CommitStep({.step = step}).ok());
-  }
+  ASSERT_NO_FATAL_FAILURE(WalkThreeSteps(*queue, tensors));
   EXPECT_EQ(stats().prefetch_reads, 0);
   EXPECT_GT(stats().demand_reads, 0);
 }
