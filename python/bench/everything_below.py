@@ -92,13 +92,10 @@ class Training(offload_step.Training):
         self.forwards.append((seconds, self.moved() - before))
         return loss
 
-    def iterate(self) -> None:
-        loss = self.forward()
+    def backward(self, loss: torch.Tensor) -> None:
         started = time.perf_counter()
-        loss.backward()
+        super().backward(loss)
         self.backwards.append(time.perf_counter() - started)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
 
     def typical_forward(self) -> tuple[float, float]:
         """The median of its seconds, and the mean of its bytes."""

@@ -89,8 +89,11 @@ class Training:
         """The loss of the next tokens."""
         return self.model.loss(drawn(self._generator))
 
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
     def iterate(self) -> None:
-        self.forward().backward()
+        self.backward(self.forward())
         self.optimizer.step()
         self.optimizer.zero_grad()
 
