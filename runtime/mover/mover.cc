@@ -93,7 +93,7 @@ bool Mover::Serve(absl::Time now) {
   core_.byte_admission.PassRecalls();
   core_.prefetcher.ServeHints();
   for (const Customer* const customer : core_.customers.active()) {
-    core_.prefetcher.Watch(customer->id);
+    if (!customer->bytes.has_value()) core_.prefetcher.Watch(customer->id);
   }
   for (TierResidency* const each : core_.working.all()) {
     for (const int64_t queue : each->windows().TakeLosers()) {
