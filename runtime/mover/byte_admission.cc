@@ -8,6 +8,17 @@
 #include "terrace/runtime.h"
 
 namespace terrace {
+namespace {
+
+int64_t BytesOf(absl::Span<Tensor* const> tensors) {
+  int64_t bytes = 0;
+  for (const Tensor* const tensor : tensors) {
+    bytes += ResidentBytes(tensor->spec.size_bytes);
+  }
+  return bytes;
+}
+
+}  // namespace
 
 absl::Status ByteAdmission::CheckOpen(const OpenBytesRequest& request,
                                       const TierResidency& residency) const {
@@ -264,11 +275,7 @@ bool ByteAdmission::IsStuck(const Round& round,
     const bool counts = each->bytes.has_value() || each->tier == residency.id();
     if (counts && each->admitted > 0) return false;
   }
-  int64_t bytes = 0;
-  for (const Tensor* const tensor : tensors) {
-    bytes += ResidentBytes(tensor->spec.size_bytes);
-  }
-  if (residency.RangeMayCome(bytes, RoomAwaits::kNoPins,
+  if (residency.RangeMayCome(BytesOf(tensors), RoomAwaits::kNoPins,
                              /*late_fetches=*/false)) {
     return false;
   }
@@ -306,7 +313,10 @@ bool ByteAdmission::ServeStuck(Round& round, absl::Time now,
     ++groups_beyond_;
     parts_.admission->Begin(customer, group, tensors, &rooms, now);
   } else if (!round.room.AllWaitBut(tensors)) {
-    return false;  // what computes may end, and then what waits for it
+    // What computes may end, and then what waits for it. A pin that is idle
+    // ends when it is asked for.
+    round.room.AskFor(BytesOf(tensors), group.room.number);
+    return false;
   } else {
     parts_.customers->Fail(
         customer, group,
