@@ -26,6 +26,7 @@ SavedTensors::~SavedTensors() { End(); }
 void SavedTensors::Begin(int64_t most_bytes) {
   OrderedLock lock(mutex_);
   if (has_ended_) return;
+  if (!hook_.has_value()) hook_.emplace();
   if (most_bytes_ == 0) OperationNet::Get().BeginListening();
   most_bytes_ = most_bytes;
 }
@@ -49,7 +50,8 @@ absl::StatusOr<bool> SavedTensors::Add(const at::Tensor& tensor) {
     }
     most_bytes = most_bytes_;
     saved.number = next_++;
-    name = absl::StrCat("activation ", saved.number, " of step ", step_);
+    name = NameOf(saved.number);
+    saved.number += hook_->value() * SavingNumber::kOfAHook;
   }
   absl::StatusOr<std::shared_ptr<ManagedStorage>> added =
       storages_->AddNumbered({name, tensor}, saved.number, most_bytes);
@@ -68,6 +70,12 @@ absl::StatusOr<bool> SavedTensors::Add(const at::Tensor& tensor) {
   saved_.push_back(std::move(saved));
   Trim((*added)->size_bytes());
   return true;
+}
+
+std::string SavedTensors::NameOf(int64_t number) const {
+  std::string name = absl::StrCat("activation ", number, " of step ", step_);
+  if (hook_->value() > 0) absl::StrAppend(&name, ", hook ", hook_->value() + 1);
+  return name;
 }
 
 void SavedTensors::Trim(int64_t bytes) {

@@ -12,11 +12,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/threads/lock_order.h"
+#include "libtorch/hook/saving_number.h"
 
 namespace terrace {
 
@@ -47,6 +50,8 @@ class SavedTensors {
     std::weak_ptr<ManagedStorage> storage;
   };
 
+  std::string NameOf(int64_t number) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Free memory of the heap lies in parts, between small tensors that stay, so
   // that the heap would grow by much of what went below. Each time that so many
   // bytes were saved or used (kTrimBytes), its free pages go back to the
@@ -57,6 +62,7 @@ class SavedTensors {
   mutable OrderedMutex mutex_{LockRank::kSavedTensors};
   int64_t most_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not in Begin to End
   bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<SavingNumber> hook_ ABSL_GUARDED_BY(mutex_);  // from Begin on
   int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // the next number
   // The entries are in the order of their numbers. Add drops those at the end

@@ -63,6 +63,37 @@ TEST_F(SavedTensorsTest, OneStaysUntilItsOperationHasEnded) {
   EXPECT_EQ(hook().stats().saved.fetched_bytes, kElements * 4);
 }
 
+// A program may train two models over one Runtime, each with its own hook.
+TEST_F(SavedTensorsTest, TwoHooksOverOneRuntimeSaveInOneStep) {
+  MakeSaving(/*window_bytes=*/16 << 10, /*most=*/16 << 10);
+  auto made = Hook::Create(world().runtime(), {.window_bytes = 16 << 10});
+  ASSERT_TRUE(made.ok()) << made.status();
+  Hook& other = **made;
+  other.BeginSaving(16 << 10);
+  for (int step = 0; step < 3; ++step) {
+    hook().BeginStep();
+    other.BeginStep();
+    std::vector<at::Tensor> tensors;
+    for (int i = 0; i < 6; ++i) {
+      tensors.push_back(Made(i));
+      ASSERT_TRUE(Save(tensors.back()));
+      tensors.push_back(Made(10 + i));
+      const Operation operation;
+      const absl::StatusOr<bool> saved = other.ManageSaved(tensors.back());
+      ASSERT_TRUE(saved.ok()) << saved.status();
+      EXPECT_TRUE(*saved);
+    }
+    for (int i = 5; i >= 0; --i) {
+      const auto at = static_cast<size_t>(2 * i);
+      EXPECT_TRUE(tensors[at].eq(i).all().item<bool>());
+      EXPECT_TRUE(tensors[at + 1].eq(10 + i).all().item<bool>());
+    }
+  }
+  EXPECT_TRUE(hook().error().ok()) << hook().error();
+  EXPECT_TRUE(other.error().ok()) << other.error();
+  EXPECT_GT(other.stats().saved.evicted_bytes, 0);
+}
+
 TEST_F(SavedTensorsTest, SeveralOfOneOperationStayTogetherBeyondTheWindow) {
   MakeSaving(/*window_bytes=*/16 << 10, /*most=*/16 << 10);
   std::vector<at::Tensor> tensors;
