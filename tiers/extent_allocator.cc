@@ -128,12 +128,6 @@ int64_t ExtentAllocator::free_tail_bytes() const {
   return last->first + last->second == capacity_ ? last->second : 0;
 }
 
-double ExtentAllocator::fragmentation() const {
-  if (free_bytes() == 0) return 0;
-  return 1 - static_cast<double>(largest_free_bytes()) /
-                 static_cast<double>(free_bytes());
-}
-
 void ExtentAllocator::CheckInvariants() const {
   TERRACE_CHECK(free_.size() == by_size_.size());
   int64_t offset = 0;

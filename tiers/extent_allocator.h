@@ -45,8 +45,6 @@ class ExtentAllocator {
   Extent WithFreeBeside(Extent range) const;
   // Free bytes at the very end, which growth would add to.
   int64_t free_tail_bytes() const;
-  // 0: all free bytes are one range; towards 1: they are scattered.
-  double fragmentation() const;
   // TERRACE_CHECKs its own books; for tests.
   void CheckInvariants() const;
 
