@@ -35,6 +35,8 @@ pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing>=2.3)
 pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc>=2.9)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+# Of programs alone, so that cmake/terrace-config.cmake.in has none of it.
+pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)
 
 # terrace_feature(NAME SOURCE-FOLDER FOUND WHY-NOT): sets TERRACE_HAVE_NAME. A
 # feature is on only where this tree has sources for it and its library is

@@ -14,7 +14,7 @@ inline constexpr int kSuccess = 0;
 inline constexpr int kFailure = 1;
 inline constexpr int kBadUsage = 2;
 
-// doctor [PATH...] [--tier TIER]... [--json]
+// doctor [PATH...] [--tier TIER]... [--config FILE] [--json]
 int RunDoctor(const std::vector<std::string>& arguments);
 
 // As terrace/tier.h has it. InvalidArgument, which names the text.

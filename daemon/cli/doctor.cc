@@ -1,12 +1,36 @@
 #include <cstdio>
+#include <optional>
 
+#include "base/status_macros.h"
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/commands.h"
+#include "daemon/cli/quota_table.h"
+#include "daemon/config/daemon_config.h"
+#include "daemon/config/user_names.h"
 
 namespace terrace::cli {
 namespace {
 
 constexpr int kWidth = 100;
+
+absl::StatusOr<DaemonConfig> ConfigOf(const std::string& file) {
+  TERRACE_ASSIGN_OR_RETURN(DaemonConfig config, ReadDaemonConfig(file));
+  TERRACE_RETURN_IF_ERROR(CheckUsers(config));
+  return config;
+}
+
+std::string TextOf(const MachineReport& report,
+                   const std::optional<DaemonConfig>& config) {
+  const std::string text = FormatReport(report, kWidth);
+  return config.has_value() ? FormatQuotas(*config, kWidth) + "\n" + text
+                            : text;
+}
+
+std::string JsonOf(const MachineReport& report,
+                   const std::optional<DaemonConfig>& config) {
+  const std::string json = ToJson(report);
+  return config.has_value() ? WithQuotas(json, *config) : json;
+}
 
 }  // namespace
 
@@ -27,16 +51,27 @@ absl::StatusOr<std::vector<TierSpec>> ParseTiers(
 
 int RunDoctor(const std::vector<std::string>& arguments) {
   absl::StatusOr<Arguments> parsed =
-      ParseArguments(arguments, {"json"}, {}, {"tier"});
-  const absl::StatusOr<std::vector<TierSpec>> tiers =
+      ParseArguments(arguments, {"json"}, {"config"}, {"tier"});
+  absl::StatusOr<std::vector<TierSpec>> tiers =
       parsed.ok() ? ParseTiers(parsed->lists["tier"]) : parsed.status();
   if (!tiers.ok()) {
     PrintError("doctor", std::string(tiers.status().message()));
     return kBadUsage;
   }
+  std::optional<DaemonConfig> config;
+  if (parsed->Has("config")) {
+    absl::StatusOr<DaemonConfig> read = ConfigOf(parsed->options.at("config"));
+    if (!read.ok()) {
+      PrintError("doctor", std::string(read.status().message()));
+      return kFailure;
+    }
+    const std::vector<TierSpec> owned = read->TierSpecs();
+    tiers->insert(tiers->end(), owned.begin(), owned.end());
+    config = *std::move(read);
+  }
   const MachineReport report = ProbeMachine(parsed->words, *tiers);
   const std::string text =
-      parsed->Has("json") ? ToJson(report) : FormatReport(report, kWidth);
+      parsed->Has("json") ? JsonOf(report, config) : TextOf(report, config);
   const bool printed =
       std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
   if (!printed) PrintError("doctor", "standard output cannot be written");

@@ -17,7 +17,7 @@ struct Subcommand {
 };
 
 constexpr Subcommand kSubcommands[] = {
-    {"doctor", "[PATH...] [--tier TIER]... [--json]",
+    {"doctor", "[PATH...] [--tier TIER]... [--config FILE] [--json]",
      "what this machine can do, what is missing, and the command that mends it",
      RunDoctor},
     {"tune", "[PATH...] [--tier TIER]... [--out FILE] [--check] [--json]",

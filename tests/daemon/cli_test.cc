@@ -1,5 +1,6 @@
 // The program `terrace`, as a shell starts it.
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -63,6 +64,68 @@ TEST(DoctorTest, APathThatMayNotBeWrittenIsNotUsable) {
   const ChildResult result = Terrace({"doctor", directory.path()}, options);
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.output, HasSubstr("cannot be written: EACCES"));
+}
+
+TEST(DoctorTest, ADaemonsConfigurationIsLookedAtOnThisHost) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/terraced.toml";
+  const auto doctor = [&](const std::string& text) {
+    std::ofstream(file) << "tiers = ['dram=64MiB', 'nvme:" << directory.path()
+                        << "=64MiB']\n"
+                        << text;
+    return Terrace({"doctor", "--config", file});
+  };
+  const ChildResult good =
+      doctor("quota.job.tiers = ['dram=32MiB']\nusers.root.connections = 1\n");
+  EXPECT_EQ(good.exit_code, 0) << good.errors << good.output;
+  EXPECT_THAT(good.output, HasSubstr("owns       dram=64MiB\n"));
+  EXPECT_THAT(good.output, HasSubstr("each user  weight 1\n"
+                                     "  job      32 MiB of dram, weight 1\n"
+                                     "root       1 connection, weight 1\n"));
+  EXPECT_THAT(LastLine(good.output), testing::StartsWith("verdict: usable"));
+
+  const ChildResult wrong = doctor("qouta.job.weight = 1\n");
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_EQ(wrong.output, "");
+  EXPECT_THAT(wrong.errors, HasSubstr("terrace doctor: " + file +
+                                      ":2:1: no such key: qouta"));
+
+  const ChildResult nobody = doctor("[users.no-such-user]\n");
+  EXPECT_EQ(nobody.exit_code, 1);
+  EXPECT_THAT(nobody.errors, HasSubstr(":2:8: this host has no user"));
+}
+
+TEST(DoctorTest, ADaemonsQuotasAreInTheJsonToo) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/terraced.toml";
+  std::ofstream(file) << "tiers = ['dram=64MiB']\n"
+                         "quota.job = {tiers = ['dram=32MiB'], requests = 9}\n"
+                         "users.0.jobs.night.weight = 3\n";
+  const ChildResult result = Terrace({"doctor", "--config", file, "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors << result.output;
+  const nlohmann::json json = nlohmann::json::parse(result.output);
+  EXPECT_TRUE(json["usable"]);
+  const nlohmann::json& daemon = json["daemon"];
+  EXPECT_EQ(daemon["file"], file);
+  EXPECT_EQ(daemon["tiers"], nlohmann::json::array({"dram=64MiB"}));
+  EXPECT_EQ(daemon["user"]["tier_bytes"], nlohmann::json::object());
+  EXPECT_EQ(daemon["user"]["requests"], nullptr);
+  EXPECT_EQ(daemon["job"]["requests"], 9);
+  const nlohmann::json& root = daemon["users"]["0"];
+  EXPECT_EQ(root["job"]["weight"], 1);
+  EXPECT_EQ(root["jobs"]["night"]["weight"], 3);
+  EXPECT_EQ(root["jobs"]["night"]["tier_bytes"]["dram"], 32 << 20);
+}
+
+TEST(DoctorTest, ADaemonCannotOwnMoreThanThereIs) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/terraced.toml";
+  std::ofstream(file) << "tiers = ['dram=64MiB', 'nvme:" << directory.path()
+                      << "=100000TiB']\n";
+  const ChildResult result = Terrace({"doctor", "--config", file});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.output, HasSubstr("a budget of "));
+  EXPECT_THAT(LastLine(result.output), HasSubstr("not usable"));
 }
 
 TEST(DoctorTest, JsonIsOneDocumentAndItsExitCodeIsTheSame) {
@@ -183,7 +246,8 @@ TEST(TerraceTest, VersionAndHelp) {
   const ChildResult help = Terrace({"--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.output,
-              HasSubstr("doctor [PATH...] [--tier TIER]... [--json]"));
+              HasSubstr("doctor [PATH...] [--tier TIER]... [--config FILE] "
+                        "[--json]"));
   EXPECT_EQ(Terrace({"doctor", "--help"}).exit_code, 0);
 }
 

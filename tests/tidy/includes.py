@@ -59,7 +59,8 @@ DOORS = [
     (r'nlohmann/', ['checkpoint/*.cc', 'machine/*.cc', 'zero_config/*.cc',
                     'libtorch/python/*.cc', 'daemon/*.cc', 'examples/*.cc',
                     'bench/*.cc', 'tests/']),
-    (r'(sys/socket|sys/un|netinet/\w+|arpa/inet)\.h|flatbuffers/|toml\+\+/'
+    (r'toml\+\+/', ['daemon/config/toml_tree.cc']),
+    (r'(sys/socket|sys/un|netinet/\w+|arpa/inet)\.h|flatbuffers/'
      r'|spdlog/|CLI/|prometheus/|systemd/', ['daemon/', 'tests/daemon/']),
     (r'(gtest|gmock)/', ['tests/']),
     (r'benchmark/', ['bench/']),

@@ -1,0 +1,203 @@
+#include "daemon/config/daemon_config.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "daemon/config/quota_check.h"
+#include "daemon/config/table_reader.h"
+
+namespace terrace {
+namespace {
+
+// A job's ring has so many descriptors at most that are not answered.
+constexpr int64_t kMostCount = 1 << 20;
+constexpr int64_t kMostWeight = 1000;  // as of IoWeights
+constexpr int64_t kMostFileBytes = int64_t{1} << 20;
+
+std::vector<std::string> NamesOf(const std::vector<DaemonConfig::Tier>& tiers) {
+  std::vector<std::string> names;
+  for (const DaemonConfig::Tier& each : tiers) {
+    names.push_back(TierName(each.spec));
+  }
+  return names;
+}
+
+absl::StatusOr<TierSpec> ReadTier(const TableReader& reader,
+                                  const TomlValue& text) {
+  const absl::StatusOr<TierSpec> tier = ParseTier(text.text);
+  if (!tier.ok()) {
+    return reader.ErrorAt(text.position, tier.status().message());
+  }
+  if (tier->kind == TierKind::kHbm) {
+    return reader.ErrorAt(
+        text.position,
+        absl::StrCat(text.text,
+                     ": a GPU's memory is its job's, not a daemon's"));
+  }
+  if (tier->budget_bytes == 0) {
+    return reader.ErrorAt(
+        text.position,
+        absl::StrCat(text.text, ": it has no budget; write ", TierName(*tier),
+                     "=100GiB, or as much as it is to be"));
+  }
+  return tier;
+}
+
+absl::StatusOr<std::vector<DaemonConfig::Tier>> ReadTiers(TableReader& reader) {
+  TERRACE_ASSIGN_OR_RETURN(const TomlValue* const texts, reader.Texts("tiers"));
+  std::vector<DaemonConfig::Tier> tiers;
+  bool has_memory = false;
+  if (texts != nullptr) {
+    for (const TomlValue& text : texts->items) {
+      TERRACE_ASSIGN_OR_RETURN(TierSpec tier, ReadTier(reader, text));
+      const std::vector<std::string> names = NamesOf(tiers);
+      if (std::find(names.begin(), names.end(), TierName(tier)) !=
+          names.end()) {
+        return reader.ErrorAt(text.position,
+                              absl::StrCat(TierName(tier), " is named twice"));
+      }
+      has_memory = has_memory || tier.kind == TierKind::kDram;
+      tiers.push_back({std::move(tier), text.position});
+    }
+  }
+  if (has_memory) return tiers;
+  return reader.ErrorAt(texts == nullptr ? TextPosition{} : texts->position,
+                        "tiers has no memory, such as \"dram=64GiB\"");
+}
+
+absl::StatusOr<Quota> ReadQuota(TableReader& reader) {
+  Quota quota;
+  TERRACE_ASSIGN_OR_RETURN(const TomlValue* const texts, reader.Texts("tiers"));
+  for (size_t i = 0; texts != nullptr && i < texts->items.size(); ++i) {
+    const TomlValue& text = texts->items[i];
+    TERRACE_ASSIGN_OR_RETURN(const TierSpec tier, ReadTier(reader, text));
+    const bool is_new =
+        quota.tier_bytes
+            .try_emplace(TierName(tier),
+                         PlacedCount{tier.budget_bytes, text.position})
+            .second;
+    if (is_new) continue;
+    return reader.ErrorAt(text.position,
+                          absl::StrCat(TierName(tier), " is named twice"));
+  }
+  TERRACE_ASSIGN_OR_RETURN(quota.arenas, reader.Count("arenas", 1, kMostCount));
+  TERRACE_ASSIGN_OR_RETURN(quota.connections,
+                           reader.Count("connections", 1, kMostCount));
+  TERRACE_ASSIGN_OR_RETURN(quota.requests,
+                           reader.Count("requests", 1, kMostCount));
+  TERRACE_ASSIGN_OR_RETURN(quota.weight,
+                           reader.Count("weight", 1, kMostWeight));
+  return quota;
+}
+
+// A table of nothing but a quota.
+absl::StatusOr<Quota> ReadWholeQuota(TableReader reader) {
+  TERRACE_ASSIGN_OR_RETURN(Quota quota, ReadQuota(reader));
+  TERRACE_RETURN_IF_ERROR(reader.CheckAllTaken());
+  return quota;
+}
+
+absl::StatusOr<Quota> ReadQuotaIn(TableReader& reader, absl::string_view key) {
+  TERRACE_ASSIGN_OR_RETURN(const std::optional<TableReader> table,
+                           reader.Table(key));
+  if (!table.has_value()) return Quota();
+  return ReadWholeQuota(*table);
+}
+
+absl::StatusOr<DaemonConfig::User> ReadUser(TableReader reader) {
+  DaemonConfig::User user;
+  TERRACE_ASSIGN_OR_RETURN(user.all, ReadQuota(reader));
+  TERRACE_ASSIGN_OR_RETURN(user.each_job, ReadQuotaIn(reader, "job"));
+  TERRACE_ASSIGN_OR_RETURN(std::optional<TableReader> jobs,
+                           reader.Table("jobs"));
+  TERRACE_RETURN_IF_ERROR(reader.CheckAllTaken());
+  if (!jobs.has_value()) return user;
+  TERRACE_ASSIGN_OR_RETURN(const auto tables, jobs->OtherTables());
+  for (const TableReader::NamedTable& each : tables) {
+    TERRACE_ASSIGN_OR_RETURN(user.jobs[each.name], ReadWholeQuota(each.reader));
+  }
+  return user;
+}
+
+}  // namespace
+
+std::vector<TierSpec> DaemonConfig::TierSpecs() const {
+  std::vector<TierSpec> specs;
+  for (const Tier& each : tiers) specs.push_back(each.spec);
+  return specs;
+}
+
+Quota DaemonConfig::OfUser(const std::string& user) const {
+  const auto found = users.find(user);
+  Quota quota = found == users.end() ? Quota() : found->second.all;
+  quota.FillFrom(each_user);
+  return quota;
+}
+
+Quota DaemonConfig::OfJob(const std::string& user,
+                          const std::string& job) const {
+  Quota quota;
+  if (const auto found = users.find(user); found != users.end()) {
+    const auto named = found->second.jobs.find(job);
+    if (named != found->second.jobs.end()) quota = named->second;
+    quota.FillFrom(found->second.each_job);
+  }
+  quota.FillFrom(each_job);
+  return quota;
+}
+
+absl::StatusOr<DaemonConfig> ParseDaemonConfig(absl::string_view text,
+                                               absl::string_view file) {
+  TERRACE_ASSIGN_OR_RETURN(const TomlValue root, ParseToml(text, file));
+  TableReader reader(std::string(file), "", root);
+  DaemonConfig config;
+  config.file = std::string(file);
+  TERRACE_ASSIGN_OR_RETURN(config.tiers, ReadTiers(reader));
+  TERRACE_ASSIGN_OR_RETURN(std::optional<TableReader> quota,
+                           reader.Table("quota"));
+  if (quota.has_value()) {
+    TERRACE_ASSIGN_OR_RETURN(config.each_user, ReadQuotaIn(*quota, "user"));
+    TERRACE_ASSIGN_OR_RETURN(config.each_job, ReadQuotaIn(*quota, "job"));
+    TERRACE_RETURN_IF_ERROR(quota->CheckAllTaken());
+  }
+  TERRACE_ASSIGN_OR_RETURN(std::optional<TableReader> users,
+                           reader.Table("users"));
+  TERRACE_RETURN_IF_ERROR(reader.CheckAllTaken());
+  if (users.has_value()) {
+    TERRACE_ASSIGN_OR_RETURN(const auto tables, users->OtherTables());
+    for (const TableReader::NamedTable& each : tables) {
+      DaemonConfig::User& user = config.users[each.name];
+      TERRACE_ASSIGN_OR_RETURN(user, ReadUser(each.reader));
+      user.position = each.position;
+    }
+  }
+  TERRACE_RETURN_IF_ERROR(CheckQuotas(config));
+  return config;
+}
+
+absl::StatusOr<DaemonConfig> ReadDaemonConfig(const std::string& file) {
+  errno = 0;
+  std::ifstream in(file, std::ios::binary);
+  std::string text(kMostFileBytes + 1, '\0');
+  if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (errno != 0 && (!in.is_open() || in.bad())) {
+    const std::string why = absl::StrCat(file, ": ", std::strerror(errno));
+    if (errno == ENOENT || errno == ENOTDIR) return absl::NotFoundError(why);
+    if (errno == EACCES) return absl::PermissionDeniedError(why);
+    return absl::UnavailableError(why);
+  }
+  text.resize(static_cast<size_t>(in.gcount()));
+  if (in.gcount() > kMostFileBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": more than ", kMostFileBytes, " bytes"));
+  }
+  return ParseDaemonConfig(text, file);
+}
+
+}  // namespace terrace

@@ -1,0 +1,79 @@
+// The configuration of a host's daemon: which tiers it owns, and what each user
+// and each job may have of them.
+//
+//   tiers = ["dram=64GiB", "nvme:/mnt/nvme0/terrace=500GiB"]
+//
+//   [quota.user]              # each user, of all its jobs together
+//   tiers = ["dram=48GiB"]
+//   connections = 16
+//
+//   [quota.job]               # each job
+//   tiers = ["dram=32GiB"]
+//   arenas = 2
+//   requests = 256
+//
+//   [users.alice]             # a name or a uid, instead of [quota.user]
+//   weight = 3
+//   [users.alice.job]         # each of its jobs, instead of [quota.job]
+//   weight = 1
+//   [users.alice.jobs.night]  # one of its jobs, instead of both
+//   weight = 3
+//
+// A quota is a most, not a share that is kept for someone: quotas may add up to
+// more than a tier has. A job has no more than its user has, either, so that a
+// quota of each job may be more than that of a user who has less than others.
+// Tiers are texts as terrace/tier.h has them, with a
+// budget; tiers of a GPU are not a daemon's.
+//
+// Values; functions are thread-safe.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "daemon/config/quota.h"
+#include "terrace/tier.h"
+
+namespace terrace {
+
+struct DaemonConfig {
+  struct Tier {
+    TierSpec spec;
+    TextPosition position;
+  };
+  struct User {
+    TextPosition position;
+    Quota all;  // its jobs together
+    Quota each_job;
+    std::map<std::string, Quota> jobs;  // by name
+  };
+
+  std::string file;  // as errors name it
+  std::vector<Tier> tiers;
+  Quota each_user;
+  Quota each_job;
+  std::map<std::string, User> users;  // by name, or uid in decimal digits
+
+  std::vector<TierSpec> TierSpecs() const;
+  // What the user, or the job of that user, may have, as the most specific
+  // table has it.
+  Quota OfUser(const std::string& user) const;
+  Quota OfJob(const std::string& user, const std::string& job) const;
+};
+
+// InvalidArgument, whose message begins with "FILE:LINE:COLUMN: ": the text is
+// not TOML, a key is not known, a value is of another kind or out of its range,
+// a tier is named twice or is not one of the daemon's, or a quota can never be
+// reached: it is more than the tier has, or a job's is more than its user's.
+absl::StatusOr<DaemonConfig> ParseDaemonConfig(absl::string_view text,
+                                               absl::string_view file);
+
+// Reads a file of at most 1 MiB. NotFound, PermissionDenied or Unavailable,
+// which name the file; else as ParseDaemonConfig.
+absl::StatusOr<DaemonConfig> ReadDaemonConfig(const std::string& file);
+
+}  // namespace terrace
