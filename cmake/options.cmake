@@ -10,6 +10,10 @@ foreach(feature CUDA NCCL TORCH PMEM)
   endif()
 endforeach()
 option(TERRACE_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(TERRACE_PROGRAMS "Build programs: examples, benchmarks, the daemon" ON)
+if(TERRACE_TESTS AND NOT TERRACE_PROGRAMS)
+  message(FATAL_ERROR "TERRACE_TESTS needs TERRACE_PROGRAMS, which they test")
+endif()
 set(TERRACE_SANITIZE "" CACHE STRING "e.g. address,undefined or thread")
 
 find_program(TERRACE_CCACHE ccache)
@@ -35,8 +39,13 @@ pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing>=2.3)
 pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc>=2.9)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
-# Of programs alone, so that cmake/terrace-config.cmake.in has none of it.
-pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)
+# The daemon's, so that cmake/terrace-config.cmake.in has none of it.
+if(TERRACE_PROGRAMS)
+  pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)
+  pkg_check_modules(spdlog REQUIRED IMPORTED_TARGET spdlog)
+  pkg_check_modules(libsystemd REQUIRED IMPORTED_TARGET libsystemd)
+  find_program(TERRACE_FLATC flatc REQUIRED)
+endif()
 
 # terrace_feature(NAME SOURCE-FOLDER FOUND WHY-NOT): sets TERRACE_HAVE_NAME. A
 # feature is on only where this tree has sources for it and its library is

@@ -17,6 +17,9 @@ inline constexpr int kBadUsage = 2;
 // doctor [PATH...] [--tier TIER]... [--config FILE] [--json]
 int RunDoctor(const std::vector<std::string>& arguments);
 
+// status [--daemon ADDRESS] [--json]
+int RunStatus(const std::vector<std::string>& arguments);
+
 // As terrace/tier.h has it. InvalidArgument, which names the text.
 absl::StatusOr<std::vector<TierSpec>> ParseTiers(
     const std::vector<std::string>& texts);

@@ -23,6 +23,9 @@ constexpr Subcommand kSubcommands[] = {
     {"tune", "[PATH...] [--tier TIER]... [--out FILE] [--check] [--json]",
      "measure this machine and write what was found, or check what was written",
      RunTune},
+    {"status", "[--daemon ADDRESS] [--json]",
+     "how this host's daemon is, what its tiers hold, who is connected",
+     RunStatus},
     {"bench", "...", "measure: the same as terrace-bench ...", RunBench},
 };
 

@@ -6,7 +6,9 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "daemon/config/quota_check.h"
@@ -18,6 +20,7 @@ namespace {
 // A job's ring has so many descriptors at most that are not answered.
 constexpr int64_t kMostCount = 1 << 20;
 constexpr int64_t kMostWeight = 1000;  // as of IoWeights
+constexpr int64_t kMostDrainSeconds = 3600;
 constexpr int64_t kMostFileBytes = int64_t{1} << 20;
 
 std::vector<std::string> NamesOf(const std::vector<DaemonConfig::Tier>& tiers) {
@@ -96,6 +99,35 @@ absl::StatusOr<Quota> ReadQuota(TableReader& reader) {
   return quota;
 }
 
+absl::StatusOr<DaemonConfig::Service> ReadService(TableReader& reader) {
+  static constexpr absl::string_view kLevels[] = {"debug", "info", "warning",
+                                                  "error"};
+  DaemonConfig::Service service;
+  TERRACE_ASSIGN_OR_RETURN(const TomlValue* const socket,
+                           reader.Text("socket"));
+  if (socket != nullptr) {
+    service.socket = socket->text;
+    if (service.socket.empty() || service.socket[0] != '/') {
+      return reader.ErrorAt(socket->position, "socket is a path from / on");
+    }
+  }
+  TERRACE_ASSIGN_OR_RETURN(const TomlValue* const group, reader.Text("group"));
+  if (group != nullptr) {
+    service.group = group->text;
+    service.group_position = group->position;
+  }
+  TERRACE_ASSIGN_OR_RETURN(const std::optional<PlacedCount> drain,
+                           reader.Count("drain_seconds", 1, kMostDrainSeconds));
+  if (drain.has_value()) service.drain_seconds = drain->count;
+  TERRACE_ASSIGN_OR_RETURN(const TomlValue* const log, reader.Text("log"));
+  if (log == nullptr) return service;
+  service.log = log->text;
+  if (absl::c_linear_search(kLevels, service.log)) return service;
+  return reader.ErrorAt(log->position,
+                        absl::StrCat("log is ", absl::StrJoin(kLevels, ", "),
+                                     "; not ", service.log));
+}
+
 // A table of nothing but a quota.
 absl::StatusOr<Quota> ReadWholeQuota(TableReader reader) {
   TERRACE_ASSIGN_OR_RETURN(Quota quota, ReadQuota(reader));
@@ -159,6 +191,7 @@ absl::StatusOr<DaemonConfig> ParseDaemonConfig(absl::string_view text,
   DaemonConfig config;
   config.file = std::string(file);
   TERRACE_ASSIGN_OR_RETURN(config.tiers, ReadTiers(reader));
+  TERRACE_ASSIGN_OR_RETURN(config.service, ReadService(reader));
   TERRACE_ASSIGN_OR_RETURN(std::optional<TableReader> quota,
                            reader.Table("quota"));
   if (quota.has_value()) {

@@ -25,9 +25,17 @@
 // Tiers are texts as terrace/tier.h has them, with a
 // budget; tiers of a GPU are not a daemon's.
 //
+// Beside them, for the daemon itself:
+//
+//   socket = "/run/terrace/control.sock"  # else as docs/daemon.md has it
+//   group = "terrace"      # who may connect, beside the daemon's own user
+//   drain_seconds = 30     # from SIGTERM to the end, at most
+//   log = "info"           # or "debug", "warning", "error"
+//
 // Values; functions are thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -52,7 +60,17 @@ struct DaemonConfig {
     std::map<std::string, Quota> jobs;  // by name
   };
 
+  // What the file says of the daemon itself.
+  struct Service {
+    std::string socket;  // "": not said
+    std::string group;   // "": not said
+    TextPosition group_position;
+    int64_t drain_seconds = 30;
+    std::string log = "info";
+  };
+
   std::string file;  // as errors name it
+  Service service;
   std::vector<Tier> tiers;
   Quota each_user;
   Quota each_job;

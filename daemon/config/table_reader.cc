@@ -33,6 +33,13 @@ absl::Status TableReader::CheckKind(const TomlEntry& entry,
                               ", not ", TomlKindName(entry.value.kind)));
 }
 
+absl::StatusOr<const TomlValue*> TableReader::Text(absl::string_view key) {
+  const TomlEntry* const entry = Take(key);
+  if (entry == nullptr) return nullptr;
+  TERRACE_RETURN_IF_ERROR(CheckKind(*entry, TomlValue::Kind::kText));
+  return &entry->value;
+}
+
 absl::StatusOr<const TomlValue*> TableReader::Texts(absl::string_view key) {
   const TomlEntry* const entry = Take(key);
   if (entry == nullptr) return nullptr;

@@ -34,6 +34,7 @@ class TableReader {
 
   // Each returns nothing where there is no such key, and InvalidArgument where
   // its value is of another kind.
+  absl::StatusOr<const TomlValue*> Text(absl::string_view key);
   absl::StatusOr<const TomlValue*> Texts(absl::string_view key);
   absl::StatusOr<std::optional<PlacedCount>> Count(absl::string_view key,
                                                    int64_t least, int64_t most);

@@ -1,9 +1,9 @@
 #include "daemon/config/user_names.h"
 
+#include <grp.h>
 #include <pwd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <vector>
@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "daemon/config/table_reader.h"
+#include "tiers/system_error.h"
 
 namespace terrace {
 namespace {
@@ -22,22 +23,25 @@ uid_t OverflowUid() {
   return uid;
 }
 
-absl::StatusOr<uid_t> LookUp(const std::string& name) {
+// What getpwnam_r(3) and getgrnam_r(3) have in common: an entry and the room
+// for its texts, which grows until it is enough.
+template <typename Entry, typename Function>
+absl::StatusOr<Entry> LookUp(Function function, absl::string_view what,
+                             const std::string& name) {
   std::vector<char> buffer(1024);
-  passwd entry{};
-  passwd* found = nullptr;
+  Entry entry{};
+  Entry* found = nullptr;
   int error = ERANGE;
   while (error == ERANGE && buffer.size() <= (1u << 20)) {
     buffer.resize(2 * buffer.size());
     error =
-        getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
+        function(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
   }
-  if (found != nullptr) return found->pw_uid;
+  if (found != nullptr) return entry;
   return absl::NotFoundError(
-      error == 0
-          ? absl::StrCat("this host has no user ", name)
-          : absl::StrCat("the user ", name,
-                         " cannot be looked up: ", std::strerror(error)));
+      error == 0 ? absl::StrCat("this host has no ", what, " ", name)
+                 : absl::StrCat("the ", what, " ", name,
+                                " cannot be looked up: ", ErrnoName(error)));
 }
 
 }  // namespace
@@ -48,11 +52,29 @@ absl::StatusOr<uid_t> UidOf(const std::string& user) {
   if (absl::SimpleAtoi(user, &number)) {
     uid = number;
   } else {
-    TERRACE_ASSIGN_OR_RETURN(uid, LookUp(user));
+    TERRACE_ASSIGN_OR_RETURN(const passwd entry,
+                             LookUp<passwd>(getpwnam_r, "user", user));
+    uid = entry.pw_uid;
   }
   if (uid != OverflowUid()) return uid;
   return absl::InvalidArgumentError(absl::StrCat(
       "the uid ", uid, " stands for all users that are not known here"));
+}
+
+absl::StatusOr<gid_t> GidOf(const std::string& group) {
+  uint32_t number = 0;
+  if (absl::SimpleAtoi(group, &number)) return number;
+  TERRACE_ASSIGN_OR_RETURN(const struct group entry,
+                           LookUp<struct group>(getgrnam_r, "group", group));
+  return entry.gr_gid;
+}
+
+absl::StatusOr<std::optional<gid_t>> GroupOf(const DaemonConfig& config) {
+  const DaemonConfig::Service& service = config.service;
+  if (service.group.empty()) return std::nullopt;
+  const absl::StatusOr<gid_t> group = GidOf(service.group);
+  if (group.ok()) return *group;
+  return ErrorAt(config.file, service.group_position, group.status().message());
 }
 
 absl::Status CheckUsers(const DaemonConfig& config) {

@@ -45,6 +45,10 @@ PERIODIC = {
         {'kCopyLook'},
         "LibTorch's devices do not call when a copy has ended; nothing looks "
         'while no copy is under way'),
+    'daemon/server/holdings.h': Wait(
+        {'kPeriod'},
+        'a mover that has stopped tells nobody: it is asked, and does not '
+        'answer'),
     'libtorch/residency_limit.cc': Wait(
         {'kPeriod'},
         'a program that touches pages of a mapping tells nobody; nothing looks '
@@ -70,6 +74,10 @@ SINGLE = {
         {'kLockPatience'}, 'the deadline of a lock'),
     'tiers/pmem/dax_device.cc': Wait(
         {'kLockPatience'}, 'the deadline of a lock'),
+    'daemon/server/control_server.cc': Wait(
+        {'epoll_wait'}, 'one look at what is ready'),
+    'daemon/wire/packet_socket.cc': Wait(
+        {'kLeastWait'}, 'the least deadline of a call'),
     'libtorch/hook/window/byte_window.cc': Wait(
         {'kTrialWait'}, 'the deadline of a request'),
 }

@@ -83,6 +83,33 @@ TEST(DaemonConfigTest, NothingIsLimitedThatIsNotSaid) {
                job.requests.has_value() || job.weight.has_value());
 }
 
+TEST(DaemonConfigTest, TheDaemonsOwnKeys) {
+  const auto config = Parse(kTiers);
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config->service.socket, "");
+  EXPECT_EQ(config->service.group, "");
+  EXPECT_EQ(config->service.drain_seconds, 30);
+  EXPECT_EQ(config->service.log, "info");
+  const auto said =
+      Parse(absl::StrCat(kTiers,
+                         "socket = '/run/t/s'\ngroup = 'terrace'\n"
+                         "drain_seconds = 5\nlog = 'warning'\n"));
+  ASSERT_TRUE(said.ok()) << said.status();
+  EXPECT_EQ(said->service.socket, "/run/t/s");
+  EXPECT_EQ(said->service.group, "terrace");
+  EXPECT_EQ(said->service.group_position.line, 3);
+  EXPECT_EQ(said->service.drain_seconds, 5);
+  EXPECT_EQ(said->service.log, "warning");
+  EXPECT_EQ(MessageOf("socket = 'here'\n"),
+            "d.toml:2:10: socket is a path from / on");
+  EXPECT_EQ(MessageOf("drain_seconds = 0\n"),
+            "d.toml:2:17: drain_seconds is 1 to 3600, not 0");
+  EXPECT_EQ(MessageOf("log = 'loud'\n"),
+            "d.toml:2:7: log is debug, info, warning, error; not loud");
+  EXPECT_EQ(MessageOf("group = 1\n"),
+            "d.toml:2:9: group is a text, not an integer");
+}
+
 TEST(DaemonConfigTest, WhatIsNoTomlSaysWhere) {
   EXPECT_THAT(MessageOf("[quota\n"), StartsWith("d.toml:2:7: "));
   EXPECT_THAT(MessageOf("a = 1\na = 2\n"), StartsWith("d.toml:3:"));
@@ -91,7 +118,8 @@ TEST(DaemonConfigTest, WhatIsNoTomlSaysWhere) {
 
 TEST(DaemonConfigTest, UnknownKeysSayWhereAndWhatIsKnown) {
   EXPECT_EQ(MessageOf("tires = []\n"),
-            "d.toml:2:1: no such key: tires; known: tiers, quota, users");
+            "d.toml:2:1: no such key: tires; known: tiers, socket, group, "
+            "drain_seconds, log, quota, users");
   EXPECT_EQ(MessageOf("[quota.jobs]\n"),
             "d.toml:2:8: no such key: quota.jobs; known in quota: user, job");
   EXPECT_EQ(MessageOf("[quota.job]\narena = 1\n"),

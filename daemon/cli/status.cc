@@ -1,0 +1,112 @@
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "daemon/cli/arguments.h"
+#include "daemon/cli/commands.h"
+#include "daemon/cli/table.h"
+#include "daemon/client/control_client.h"
+#include "daemon/wire/default_socket.h"
+
+namespace terrace::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kWidth = 100;
+constexpr absl::Duration kPatience = absl::Seconds(10);
+
+// --daemon, else one's own daemon's, else the system's.
+absl::StatusOr<std::string> SocketOf(const Arguments& arguments) {
+  if (arguments.Has("daemon")) {
+    return SocketPathOf(arguments.options.at("daemon"));
+  }
+  const std::string own = DefaultSocket();
+  return own.empty() ? std::string(kSystemSocket) : own;
+}
+
+std::string TextOf(const DaemonStatus& status) {
+  Table table;
+  table.Add("daemon", absl::StrCat(status.phase, ", terraced ", status.version,
+                                   ", pid ", status.pid));
+  table.Add("mover",
+            absl::StrCat("answered ", status.silent_for_ms, " ms ago"));
+  for (const DaemonStatus::Tier& each : status.tiers) {
+    table.Add("tier",
+              absl::StrCat(each.name, ": ", FormatBytes(each.used_bytes),
+                           " of ", FormatBytes(each.budget_bytes), " used"));
+    table.Add("", each.fault);
+  }
+  for (const DaemonStatus::User& each : status.users) {
+    const std::string limit = each.connection_limit == 0
+                                  ? ""
+                                  : absl::StrCat(" of ", each.connection_limit);
+    table.Add("user", absl::StrCat("uid ", each.uid, ": ", each.connections,
+                                   limit, " connections"));
+  }
+  return table.Format(kWidth);
+}
+
+std::string JsonOf(const DaemonStatus& status) {
+  Json tiers = Json::array();
+  for (const DaemonStatus::Tier& each : status.tiers) {
+    tiers.push_back(
+        {{"name", each.name},
+         {"budget_bytes", each.budget_bytes},
+         {"used_bytes", each.used_bytes},
+         {"fault", each.fault.empty() ? Json() : Json(each.fault)}});
+  }
+  Json users = Json::array();
+  for (const DaemonStatus::User& each : status.users) {
+    users.push_back(
+        {{"uid", each.uid},
+         {"connections", each.connections},
+         {"connection_limit",
+          each.connection_limit == 0 ? Json() : Json(each.connection_limit)}});
+  }
+  const Json json = {{"format", 1},
+                     {"phase", status.phase},
+                     {"version", status.version},
+                     {"pid", status.pid},
+                     {"silent_for_ms", status.silent_for_ms},
+                     {"tiers", std::move(tiers)},
+                     {"users", std::move(users)}};
+  // Names of files may be any bytes.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+int RunStatus(const std::vector<std::string>& words) {
+  const absl::StatusOr<Arguments> arguments =
+      ParseArguments(words, {"json"}, {"daemon"});
+  absl::Status wrong = arguments.status();
+  if (wrong.ok() && !arguments->words.empty()) {
+    wrong = absl::InvalidArgumentError("it takes options alone");
+  }
+  const absl::StatusOr<std::string> socket =
+      wrong.ok() ? SocketOf(*arguments) : wrong;
+  if (!socket.ok()) {
+    PrintError("status", std::string(socket.status().message()));
+    return kBadUsage;
+  }
+  const absl::StatusOr<DaemonStatus> status =
+      AskStatus(*socket, absl::Now() + kPatience);
+  if (!status.ok()) {
+    PrintError("status", std::string(status.status().message()));
+    return kFailure;
+  }
+  const std::string text =
+      arguments->Has("json") ? JsonOf(*status) : TextOf(*status);
+  const bool printed =
+      std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  if (!printed) PrintError("status", "standard output cannot be written");
+  return printed ? kSuccess : kFailure;
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,196 @@
+#include "daemon/server/control_server.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tiers/system_error.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kMostEvents = 64;
+constexpr int kMostAccepted = 16;  // of a listener, in a turn
+constexpr int kMostRequests = 16;  // of a connection, in a turn
+
+OwnDescriptor OpenSpare() {
+  return OwnDescriptor::Open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+OwnDescriptor OpenEvents() {
+  const ForkPause pause;
+  return OwnDescriptor::Of(epoll_create1(EPOLL_CLOEXEC));
+}
+
+// It may see what all users do.
+bool IsOperator(const Peer& peer) {
+  return peer.uid == 0 || peer.uid == geteuid();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Create(
+    UserTable* users, Log* log, StatusSource status) {
+  OwnDescriptor events = OpenEvents();
+  OwnDescriptor spare = OpenSpare();
+  if (!events.ok() || !spare.ok()) {
+    return ErrnoError("the control server", "cannot begin", errno);
+  }
+  return std::unique_ptr<ControlServer>(new ControlServer(
+      users, log, std::move(status), std::move(events), std::move(spare)));
+}
+
+ControlServer::ControlServer(UserTable* users, Log* log, StatusSource status,
+                             OwnDescriptor events, OwnDescriptor spare)
+    : users_(*users),
+      log_(*log),
+      status_(std::move(status)),
+      events_(std::move(events)),
+      spare_(std::move(spare)) {}
+
+// What waits for its reader is not read from.
+absl::Status ControlServer::WatchFor(int fd, bool is_new, bool is_unread) {
+  epoll_event event = {};
+  event.events = is_unread ? EPOLLOUT : EPOLLIN;
+  event.data.fd = fd;
+  const int what = is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+  if (epoll_ctl(events_.get(), what, fd, &event) == 0) return absl::OkStatus();
+  return ErrnoError("a control socket", "cannot be watched", errno);
+}
+
+absl::Status ControlServer::Listen(PacketListener listener) {
+  const int fd = listener.descriptor();
+  TERRACE_RETURN_IF_ERROR(WatchFor(fd, /*is_new=*/true, /*is_unread=*/false));
+  log_.Info(absl::StrCat("listens at ", listener.path()));
+  listeners_.emplace(fd, std::move(listener));
+  return absl::OkStatus();
+}
+
+// A descriptor that is closed is watched no more.
+void ControlServer::StopListening() { listeners_.clear(); }
+
+void ControlServer::RunOnce() {
+  std::array<epoll_event, kMostEvents> ready;
+  const int count = epoll_wait(events_.get(), ready.data(), kMostEvents, 0);
+  for (int i = 0; i < count; ++i) {
+    const int fd = ready[static_cast<size_t>(i)].data.fd;
+    if (const auto found = listeners_.find(fd); found != listeners_.end()) {
+      Accept(found->second);
+    } else if (const auto one = sessions_.find(fd); one != sessions_.end()) {
+      Serve(one->second);
+    }
+  }
+}
+
+void ControlServer::Accept(PacketListener& listener) {
+  for (int i = 0; i < kMostAccepted; ++i) {
+    absl::StatusOr<std::optional<PacketSocket>> accepted = listener.Accept();
+    if (!accepted.ok()) {
+      TurnAway(listener, accepted.status());
+      return;
+    }
+    if (!accepted->has_value()) return;
+    Admit(**std::move(accepted));
+  }
+}
+
+void ControlServer::TurnAway(PacketListener& listener,
+                             const absl::Status& why) {
+  spare_.Close();
+  const bool had_one = listener.Accept().ok();  // and it is closed again
+  spare_ = OpenSpare();
+  log_.Warn(absl::StrCat(had_one ? "turned one away: " : "",
+                         absl::string_view(why.message())));
+}
+
+void ControlServer::Admit(PacketSocket socket) {
+  const absl::StatusOr<Peer> peer = socket.peer();
+  if (!peer.ok()) {
+    log_.Warn(std::string(peer.status().message()));
+    return;
+  }
+  const absl::Status admitted = users_.AddConnection(peer->uid);
+  Session session(std::move(socket), *peer);
+  if (!admitted.ok()) {
+    log_.Warn(absl::StrCat("refused ", PeerText(*peer), ": ",
+                           absl::string_view(admitted.message())));
+    session.Answer({.body = Refusal{admitted}}).IgnoreError();
+    return;
+  }
+  const int fd = session.descriptor();
+  const absl::Status watched =
+      WatchFor(fd, /*is_new=*/true, /*is_unread=*/false);
+  if (!watched.ok()) {
+    log_.Warn(std::string(watched.message()));
+    users_.RemoveConnection(peer->uid);
+    return;
+  }
+  sessions_.emplace(fd, std::move(session));
+}
+
+void ControlServer::Serve(Session& session) {
+  const int fd = session.descriptor();
+  const bool was_unread = session.has_unread();
+  absl::Status served = session.Flush();
+  if (served.ok()) served = ServeSome(session);
+  if (served.ok() && session.has_unread() != was_unread) {
+    served = WatchFor(fd, /*is_new=*/false, session.has_unread());
+  }
+  if (served.ok()) return;
+  if (!absl::IsUnavailable(served)) {
+    log_.Warn(absl::StrCat("ended the connection of ", PeerText(session.peer()),
+                           ": ", absl::string_view(served.message())));
+  }
+  End(fd);
+}
+
+absl::Status ControlServer::ServeSome(Session& session) {
+  for (int i = 0; i < kMostRequests && !session.has_unread(); ++i) {
+    TERRACE_ASSIGN_OR_RETURN(const Session::Request request, session.Next());
+    if (request.kind == Session::Request::Kind::kNone) break;
+    if (request.kind == Session::Request::Kind::kRefused) continue;
+    TERRACE_RETURN_IF_ERROR(
+        session.Answer({.sequence = request.envelope.sequence,
+                        .body = AnswerOf(session, request.envelope)}));
+  }
+  return absl::OkStatus();
+}
+
+EnvelopeBody ControlServer::AnswerOf(const Session& session,
+                                     const Envelope& request) const {
+  if (std::holds_alternative<StatusRequest>(request.body)) {
+    return StatusFor(session.peer());
+  }
+  return Refusal{absl::InvalidArgumentError(
+      "a control message that is an answer, where a request is due")};
+}
+
+DaemonStatus ControlServer::StatusFor(const Peer& peer) const {
+  DaemonStatus status = status_();
+  std::vector<UserTable::Use> uses;
+  if (IsOperator(peer)) {
+    uses = users_.All();
+  } else {
+    uses.push_back(users_.Of(peer.uid));
+  }
+  for (const UserTable::Use& each : uses) {
+    status.users.push_back({each.uid, static_cast<int32_t>(each.connections),
+                            static_cast<int32_t>(each.connection_limit)});
+  }
+  return status;
+}
+
+void ControlServer::End(int fd) {
+  const auto found = sessions_.find(fd);
+  if (found == sessions_.end()) return;
+  users_.RemoveConnection(found->second.peer().uid);
+  sessions_.erase(found);
+}
+
+}  // namespace terrace

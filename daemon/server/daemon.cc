@@ -1,0 +1,198 @@
+#include "daemon/server/daemon.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "daemon/config/user_names.h"
+#include "daemon/wire/default_socket.h"
+#include "terrace/version.h"
+
+namespace terrace {
+namespace {
+
+constexpr char kControlName[] = "control";  // of an inherited socket
+// poll(2) counts milliseconds in an int; a longer wait is several.
+constexpr absl::Duration kLongestPoll = absl::Hours(1);
+
+absl::StatusOr<std::string> SocketOf(const DaemonOptions& options,
+                                     const DaemonConfig& config) {
+  for (const std::string& each :
+       {options.socket, config.service.socket, DefaultSocket()}) {
+    if (!each.empty()) return each;
+  }
+  return absl::InvalidArgumentError(
+      "there is no XDG_RUNTIME_DIR, and no socket is named: give --socket PATH "
+      "or write socket = \"PATH\" in the configuration");
+}
+
+int MillisecondsUntil(absl::Time time) {
+  const absl::Duration left =
+      std::clamp(time - absl::Now(), absl::ZeroDuration(), kLongestPoll);
+  const int64_t whole = absl::ToInt64Milliseconds(left);
+  return static_cast<int>(left > absl::ZeroDuration() ? whole + 1 : whole);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
+    const DaemonOptions& options, ServiceManager manager, Signals* signals,
+    Log* log) {
+  TERRACE_ASSIGN_OR_RETURN(DaemonConfig config,
+                           ReadDaemonConfig(options.config_file));
+  TERRACE_ASSIGN_OR_RETURN(UserTable users, UserTable::Of(config));
+  log->SetLevel(config.service.log);
+  std::unique_ptr<Daemon> daemon(new Daemon(options, std::move(config),
+                                            std::move(users),
+                                            std::move(manager), signals, log));
+  TERRACE_ASSIGN_OR_RETURN(
+      daemon->server_,
+      ControlServer::Create(&daemon->users_, log,
+                            [made = daemon.get()] { return made->Status(); }));
+  TERRACE_RETURN_IF_ERROR(daemon->Listen());
+  TERRACE_ASSIGN_OR_RETURN(daemon->holdings_, Holdings::Open(daemon->config_));
+  return daemon;
+}
+
+Daemon::Daemon(DaemonOptions options, DaemonConfig config, UserTable users,
+               ServiceManager manager, Signals* signals, Log* log)
+    : options_(std::move(options)),
+      config_(std::move(config)),
+      users_(std::move(users)),
+      manager_(std::move(manager)),
+      signals_(*signals),
+      log_(*log),
+      next_alive_(manager_.patience() < absl::InfiniteDuration()
+                      ? absl::InfinitePast()
+                      : absl::InfiniteFuture()) {}
+
+absl::Status Daemon::Listen() {
+  bool listens = false;
+  for (ServiceManager::Inherited& each : manager_.TakeInherited()) {
+    if (each.name != kControlName) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a descriptor '", each.name,
+                       "' was inherited; known: ", kControlName));
+    }
+    TERRACE_ASSIGN_OR_RETURN(
+        PacketListener listener,
+        PacketListener::Inherit(std::move(each.descriptor)));
+    TERRACE_RETURN_IF_ERROR(server_->Listen(std::move(listener)));
+    listens = true;
+  }
+  if (listens) return absl::OkStatus();
+  ListenOptions own;
+  TERRACE_ASSIGN_OR_RETURN(own.path, SocketOf(options_, config_));
+  TERRACE_ASSIGN_OR_RETURN(own.group, GroupOf(config_));
+  TERRACE_ASSIGN_OR_RETURN(PacketListener listener, PacketListener::Make(own));
+  return server_->Listen(std::move(listener));
+}
+
+absl::Status Daemon::Run() {
+  manager_.TellReady(Sentence());
+  log_.Info(Sentence());
+  while (!end_.has_value() || !end_->IsOver()) {
+    TERRACE_RETURN_IF_ERROR(ServeOnce());
+  }
+  return end_->status();
+}
+
+absl::Status Daemon::ServeOnce() {
+  absl::Time next = next_alive_;
+  std::array<pollfd, 3> waits = {{{signals_.descriptor(), POLLIN, 0},
+                                  {server_->descriptor(), POLLIN, 0},
+                                  {-1, POLLIN, 0}}};
+  if (end_.has_value()) {
+    waits[2].fd = end_->descriptor();
+    next = std::min(next, end_->deadline());
+  }
+  poll(waits.data(), waits.size(), MillisecondsUntil(next));
+  while (const std::optional<int> signal = signals_.Next()) {
+    if (end_.has_value() && *signal != SIGHUP) {
+      return absl::CancelledError("told to end a second time");
+    }
+    On(*signal);
+  }
+  server_->RunOnce();
+  if (absl::Now() >= next_alive_) TellAlive();
+  return absl::OkStatus();
+}
+
+// A mover that has stopped is not alive, however well this thread turns. One
+// that ends has until its deadline.
+void Daemon::TellAlive() {
+  if (end_.has_value() || silence() < kMostSilence) manager_.TellAlive();
+  next_alive_ = absl::Now() + manager_.patience() / 3;
+}
+
+void Daemon::On(int signal) {
+  if (signal == SIGHUP) return Reload();
+  server_->StopListening();
+  const absl::Duration patience = absl::Seconds(config_.service.drain_seconds);
+  end_.emplace(holdings_.get(), absl::Now() + patience);
+  manager_.TellStopping(Sentence());
+  log_.Info(absl::StrCat("told to end; it takes ",
+                         config_.service.drain_seconds, " seconds at most"));
+}
+
+void Daemon::Reload() {
+  manager_.TellReloading();
+  absl::StatusOr<DaemonConfig> config = ReadDaemonConfig(options_.config_file);
+  absl::StatusOr<UserTable> users =
+      config.ok() ? UserTable::Of(*config) : config.status();
+  if (!users.ok()) {
+    log_.Error(absl::StrCat("the configuration stays as it was: ",
+                            absl::string_view(users.status().message())));
+  } else {
+    users_.SetLimits(*users);
+    log_.SetLevel(config->service.log);
+    if (config->TierSpecs() != config_.TierSpecs()) {
+      log_.Warn(
+          "tiers are others than at the start: they are taken by the "
+          "next one");
+    }
+    log_.Info("quotas and the log's level are read again");
+  }
+  manager_.TellReady(Sentence());
+}
+
+DaemonStatus Daemon::Status() const {
+  DaemonStatus status;
+  status.version = kVersion;
+  status.pid = getpid();
+  status.phase = end_.has_value() ? "draining" : "serving";
+  status.silent_for_ms = absl::ToInt64Milliseconds(silence());
+  const std::shared_ptr<const Holdings::Report> report = holdings_->report();
+  for (const TierStats& each : report->stats.tiers) {
+    status.tiers.push_back({.name = each.name,
+                            .budget_bytes = each.budget_bytes,
+                            .used_bytes = each.used_bytes,
+                            .fault = std::string(each.write_error.message())});
+  }
+  return status;
+}
+
+absl::Duration Daemon::silence() const {
+  return std::max(absl::ZeroDuration(), absl::Now() - holdings_->report()->at);
+}
+
+std::string Daemon::Sentence() const {
+  if (end_.has_value()) return "ends";
+  std::vector<std::string> tiers;
+  for (const DaemonConfig::Tier& each : config_.tiers) {
+    tiers.push_back(TierText(each.spec));
+  }
+  return absl::StrCat("serves ", absl::StrJoin(tiers, ", "));
+}
+
+}  // namespace terrace

@@ -1,0 +1,80 @@
+// A Daemon owns a host's memory and drives, as its configuration says, and
+// answers the processes that connect to it, until it is told to end.
+//
+//   auto daemon = Daemon::Start(options, std::move(manager), &signals, &log);
+//   return (*daemon)->Run();
+//
+// All but Run's helpers belong to one thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/config/daemon_config.h"
+#include "daemon/server/control_server.h"
+#include "daemon/server/holdings.h"
+#include "daemon/server/holdings_end.h"
+#include "daemon/server/log.h"
+#include "daemon/server/service_manager.h"
+#include "daemon/server/signals.h"
+#include "daemon/server/user_table.h"
+
+namespace terrace {
+
+struct DaemonOptions {
+  std::string config_file;
+  std::string socket;  // instead of the configuration's; "": as that has it
+};
+
+class Daemon {
+ public:
+  // A mover that has not answered for so long has stopped.
+  static constexpr absl::Duration kMostSilence = absl::Seconds(2);
+
+  // Takes the socket first, so that of two daemons the second one takes
+  // nothing. Errors: those of the configuration, of PacketListener and of
+  // Holdings::Open. `signals` and `log` outlive the daemon.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Start(
+      const DaemonOptions& options, ServiceManager manager, Signals* signals,
+      Log* log);
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // Serves until SIGTERM or SIGINT, then ends within the configuration's
+  // deadline. OK: all has ended. DeadlineExceeded or Cancelled (a second
+  // signal): threads are left that do not end, so that the process is to end
+  // without waiting for them; else the error of Runtime::Close.
+  absl::Status Run();
+
+ private:
+  Daemon(DaemonOptions options, DaemonConfig config, UserTable users,
+         ServiceManager manager, Signals* signals, Log* log);
+
+  absl::Status Listen();
+  absl::Status ServeOnce();
+  void On(int signal);
+  void Reload();
+  void TellAlive();
+  DaemonStatus Status() const;
+  absl::Duration silence() const;
+  // As a service manager and a log have it.
+  std::string Sentence() const;
+
+  const DaemonOptions options_;
+  DaemonConfig config_;
+  UserTable users_;
+  ServiceManager manager_;
+  Signals& signals_;
+  Log& log_;
+  std::unique_ptr<Holdings> holdings_;
+  std::unique_ptr<ControlServer> server_;
+  absl::Time next_alive_;           // infinite: nobody counts
+  std::optional<HoldingsEnd> end_;  // once it drains
+};
+
+}  // namespace terrace

@@ -1,0 +1,60 @@
+// What the daemon owns of its host: a Runtime over all tiers of the
+// configuration, each taken from the start, so that what is promised can be
+// kept. A thread of its own asks the Runtime how it is: how old the last answer
+// is says whether the Runtime's mover turns.
+//
+// The class is thread-safe.
+#pragma once
+
+#include <memory>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "daemon/config/daemon_config.h"
+#include "terrace/runtime.h"
+
+namespace terrace {
+
+class Holdings {
+ public:
+  // How often the Runtime is asked.
+  static constexpr absl::Duration kPeriod = absl::Milliseconds(500);
+
+  struct Report {
+    absl::Time at;  // when it was answered
+    Stats stats;
+  };
+
+  // Errors are those of Runtime::Create, which name the tier.
+  static absl::StatusOr<std::unique_ptr<Holdings>> Open(
+      const DaemonConfig& config);
+  // Ends the Runtime as its destructor does, if it is not closed.
+  ~Holdings();
+  Holdings(const Holdings&) = delete;
+  Holdings& operator=(const Holdings&) = delete;
+
+  // The newest there is.
+  std::shared_ptr<const Report> report() const;
+  // As Runtime::Close has it. A mover that has stopped does not answer, and
+  // then this does not return: who must go on calls it in a thread.
+  absl::Status Close(absl::Time deadline);
+
+ private:
+  explicit Holdings(std::unique_ptr<Runtime> runtime);
+  void Ask();
+  void AskAgainAndAgain();
+  void EndThread();
+
+  const std::unique_ptr<Runtime> runtime_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool ends_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<const Report> report_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace terrace

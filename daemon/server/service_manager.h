@@ -1,0 +1,47 @@
+// What starts, watches and restarts the daemon, by systemd's protocol: sockets
+// that it was started with, and words about how it is. Without one, nothing is
+// inherited and nobody is told.
+//
+// The object belongs to one thread; it reads the environment once, at its
+// beginning, and takes from there what children are not to have.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/process.h"
+
+namespace terrace {
+
+class ServiceManager {
+ public:
+  struct Inherited {
+    std::string name;  // of the unit's FileDescriptorName=
+    OwnDescriptor descriptor;
+  };
+
+  // InvalidArgument: what it says of its sockets makes no sense.
+  static absl::StatusOr<ServiceManager> OfEnvironment();
+
+  std::vector<Inherited> TakeInherited() { return std::move(inherited_); }
+
+  // Each word may be lost; nobody waits for an answer.
+  void TellReady(const std::string& status) const;
+  void TellStatus(const std::string& status) const;
+  void TellReloading() const;
+  void TellStopping(const std::string& status) const;
+  void TellAlive() const;
+
+  // How long the daemon may be silent before it is killed; infinite: nobody
+  // counts.
+  absl::Duration patience() const { return patience_; }
+
+ private:
+  std::vector<Inherited> inherited_;
+  absl::Duration patience_ = absl::InfiniteDuration();
+};
+
+}  // namespace terrace

@@ -1,0 +1,58 @@
+// One connection of a process to the daemon: its socket, who it is, and the
+// answers that it has not read. A process that does not read is not served
+// until it does; its requests wait in the kernel, and then its own sends do.
+//
+// A session belongs to the control server's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/wire/envelope.h"
+#include "daemon/wire/packet_socket.h"
+
+namespace terrace {
+
+class Session {
+ public:
+  Session(PacketSocket socket, const Peer& peer)
+      : socket_(std::move(socket)), peer_(peer) {}
+
+  struct Request {
+    enum class Kind : uint8_t {
+      kNone,     // none is there now
+      kRefused,  // it is answered already
+      kDue,      // its answer is
+    };
+    Kind kind = Kind::kNone;
+    Envelope envelope;
+  };
+
+  // What is refused: a message of another process than the one that connected,
+  // or one that cannot be read. Errors are Receive's: the connection is to end.
+  absl::StatusOr<Request> Next();
+  // An answer that is too large becomes a refusal. Unavailable: the peer is
+  // gone.
+  absl::Status Answer(const Envelope& envelope);
+  // Sends what was not read before.
+  absl::Status Flush();
+
+  bool has_unread() const { return unread_.has_value(); }
+  const Peer& peer() const { return peer_; }
+  int descriptor() const { return socket_.descriptor(); }
+
+ private:
+  absl::StatusOr<Envelope> Read(const Packet& packet) const;
+  absl::Status Refuse(uint64_t sequence, absl::Status why);
+
+  PacketSocket socket_;
+  const Peer peer_;
+  std::optional<std::vector<std::byte>> unread_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,52 @@
+// The users that are connected to a daemon, and what each may have.
+//
+// A table belongs to one thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/config/daemon_config.h"
+
+namespace terrace {
+
+class UserTable {
+ public:
+  struct Use {
+    uid_t uid = 0;
+    int64_t connections = 0;
+    int64_t connection_limit = 0;  // 0: none
+  };
+
+  // Errors are those of CheckUsers (daemon/config/user_names.h).
+  static absl::StatusOr<UserTable> Of(const DaemonConfig& config);
+
+  // One more connection of that user. ResourceExhausted, which names the limit
+  // and the use; PermissionDenied: the uid stands for users that are not known.
+  absl::Status AddConnection(uid_t uid);
+  void RemoveConnection(uid_t uid);
+
+  // Another configuration holds from here on for who comes; nobody who is there
+  // goes.
+  void SetLimits(const UserTable& other);
+
+  // By uid, those that are connected.
+  std::vector<Use> All() const;
+  Use Of(uid_t uid) const;
+
+ private:
+  // In the terms of the configuration.
+  std::string NameOf(uid_t uid) const;
+
+  DaemonConfig config_;
+  std::map<uid_t, std::string> names_;  // of those that the file names
+  std::map<uid_t, int64_t> connections_;
+};
+
+}  // namespace terrace

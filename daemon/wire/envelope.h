@@ -1,0 +1,74 @@
+// An Envelope is one control message between a host's daemon and a process that
+// is connected to it: a request, or the answer with the same number. Its bytes
+// are a FlatBuffer (daemon/wire/control.fbs), which this is the one door of.
+//
+// What comes from the other side is verified first, then checked: the protocol,
+// a body that is known, every field that must be there, ranges. A decoded
+// Envelope shares nothing with the bytes.
+//
+// Plain values; the functions are thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace terrace {
+
+inline constexpr uint16_t kWireProtocol = 1;
+// What one packet may have at most.
+inline constexpr size_t kMostPacketBytes = 64 << 10;
+
+// Answered by DaemonStatus.
+struct StatusRequest {};
+
+struct DaemonStatus {
+  struct Tier {
+    std::string name;  // as TierName has it
+    int64_t budget_bytes = 0;
+    int64_t used_bytes = 0;
+    std::string fault;  // why it takes no writes; "": it does
+  };
+  struct User {
+    uint32_t uid = 0;
+    int32_t connections = 0;
+    int32_t connection_limit = 0;  // 0: none
+  };
+
+  std::string version;
+  int64_t pid = 0;
+  std::string phase;          // "serving", "draining"
+  int64_t silent_for_ms = 0;  // since the mover of its runtime last answered
+  std::vector<Tier> tiers;
+  // All that are connected, for operators; else the asker.
+  std::vector<User> users;
+};
+
+// The answer to a request that is not served; never OK.
+struct Refusal {
+  absl::Status why;
+};
+
+using EnvelopeBody = std::variant<StatusRequest, DaemonStatus, Refusal>;
+
+struct Envelope {
+  uint64_t sequence = 0;
+  EnvelopeBody body;
+};
+
+// Texts and lists that would be too large for a packet are an error of the
+// caller: ResourceExhausted, which names the bytes.
+absl::StatusOr<std::vector<std::byte>> Encode(const Envelope& envelope);
+
+// InvalidArgument, which says what is wrong: more bytes than a packet has, no
+// FlatBuffer of this kind, another protocol (both numbers), a body that is not
+// known, a field that is absent or out of its range.
+absl::StatusOr<Envelope> Decode(absl::Span<const std::byte> bytes);
+
+}  // namespace terrace

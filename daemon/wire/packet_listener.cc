@@ -1,0 +1,155 @@
+#include "daemon/wire/packet_listener.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/system/file_lock.h"
+#include "daemon/wire/socket_address.h"
+#include "tiers/system_error.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kQueue = 128;  // who waits to be connected
+constexpr mode_t kOwnersMode = 0600;
+constexpr mode_t kGroupsMode = 0660;
+
+absl::StatusOr<OwnDescriptor> TakeLock(const std::string& path) {
+  const std::string name = path + ".lock";
+  OwnDescriptor lock = OwnDescriptor::Open(
+      name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kOwnersMode);
+  if (!lock.ok()) return ErrnoError(name, "cannot be made", errno);
+  if (TryLock(lock.get())) return lock;
+  if (errno != EWOULDBLOCK) return ErrnoError(name, "cannot be locked", errno);
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": another daemon listens there"));
+}
+
+// What a daemon that is gone has left. Whoever has the lock may do so.
+absl::Status RemoveStale(const std::string& path) {
+  struct stat found = {};
+  if (lstat(path.c_str(), &found) != 0) {
+    if (errno == ENOENT) return absl::OkStatus();
+    return ErrnoError(path, "cannot be looked at", errno);
+  }
+  if (!S_ISSOCK(found.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": it is there, and no socket"));
+  }
+  if (unlink(path.c_str()) == 0) return absl::OkStatus();
+  return ErrnoError(path, "cannot be removed", errno);
+}
+
+// Those that are accepted inherit it. Set later, it would be missing from what
+// is sent meanwhile.
+bool AskForSenders(int fd) {
+  const int on = 1;
+  return setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) == 0;
+}
+
+// The file has its mode before anyone can connect, which listen(2) begins.
+absl::Status Bind(int fd, const SocketAddress& address,
+                  const ListenOptions& options) {
+  const std::string& path = options.path;
+  if (bind(fd, address.get(), address.size()) != 0) {
+    return ErrnoError(path, "cannot be made", errno);
+  }
+  const mode_t mode = options.group.has_value() ? kGroupsMode : kOwnersMode;
+  const bool is_set =
+      (!options.group.has_value() ||
+       chown(path.c_str(), static_cast<uid_t>(-1), *options.group) == 0) &&
+      chmod(path.c_str(), mode) == 0;
+  if (!is_set) return ErrnoError(path, "cannot be given to its group", errno);
+  if (AskForSenders(fd) && listen(fd, kQueue) == 0) return absl::OkStatus();
+  return ErrnoError(path, "cannot listen", errno);
+}
+
+int OptionOf(int fd, int option) {
+  int value = -1;
+  socklen_t size = sizeof(value);
+  if (getsockopt(fd, SOL_SOCKET, option, &value, &size) != 0) return -1;
+  return value;
+}
+
+std::string PathOf(int fd) {
+  sockaddr_un address = {};
+  socklen_t size = sizeof(address);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return "";
+  }
+  const size_t length = size - offsetof(sockaddr_un, sun_path);
+  return {address.sun_path, strnlen(address.sun_path, length)};
+}
+
+}  // namespace
+
+absl::StatusOr<PacketListener> PacketListener::Make(
+    const ListenOptions& options) {
+  TERRACE_ASSIGN_OR_RETURN(const SocketAddress address,
+                           SocketAddress::Of(options.path));
+  TERRACE_ASSIGN_OR_RETURN(OwnDescriptor lock, TakeLock(options.path));
+  TERRACE_RETURN_IF_ERROR(RemoveStale(options.path));
+  OwnDescriptor descriptor = MakePacketSocket(/*blocks=*/false);
+  if (!descriptor.ok()) {
+    return ErrnoError(options.path, "cannot make a socket", errno);
+  }
+  const absl::Status bound = Bind(descriptor.get(), address, options);
+  if (!bound.ok()) {
+    unlink(options.path.c_str());
+    return bound;
+  }
+  return PacketListener(std::move(descriptor), options.path, std::move(lock));
+}
+
+absl::StatusOr<PacketListener> PacketListener::Inherit(
+    OwnDescriptor descriptor) {
+  const int fd = descriptor.get();
+  const bool is_right = OptionOf(fd, SO_DOMAIN) == AF_UNIX &&
+                        OptionOf(fd, SO_TYPE) == SOCK_SEQPACKET &&
+                        OptionOf(fd, SO_ACCEPTCONN) == 1;
+  if (!is_right) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the descriptor ", fd,
+                     ", which the daemon was started with, is no Unix socket "
+                     "of sequenced packets that listens"));
+  }
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
+      fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || !AskForSenders(fd)) {
+    return ErrnoError("a socket that listens", "cannot be set up", errno);
+  }
+  return PacketListener(std::move(descriptor), PathOf(fd), OwnDescriptor());
+}
+
+PacketListener::~PacketListener() {
+  if (lock_.ok()) unlink(path_.c_str());
+}
+
+absl::StatusOr<std::optional<PacketSocket>> PacketListener::Accept() {
+  OwnDescriptor accepted;
+  int error = 0;
+  {
+    const ForkPause pause;
+    const int fd =
+        accept4(descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    error = errno;
+    if (fd >= 0) accepted = OwnDescriptor::Of(fd);
+  }
+  if (accepted.ok()) return PacketSocket::Of(std::move(accepted));
+  const bool is_nobody = error == EAGAIN || error == EINTR ||
+                         error == ECONNABORTED;  // it has gone meanwhile
+  if (is_nobody) return std::nullopt;
+  return ErrnoError(path_, "cannot accept", error);
+}
+
+}  // namespace terrace

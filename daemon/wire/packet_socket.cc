@@ -1,0 +1,206 @@
+#include "daemon/wire/packet_socket.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "daemon/wire/envelope.h"
+#include "daemon/wire/socket_address.h"
+#include "tiers/system_error.h"
+
+namespace terrace {
+namespace {
+
+// Room for a sender and for some descriptors, so that these can be closed. The
+// kernel closes those that have no room.
+constexpr size_t kControlBytes =
+    CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(8 * sizeof(int));
+// poll(2) counts milliseconds; a longer wait is several.
+constexpr absl::Duration kLongestPoll = absl::Seconds(60);
+// connect(2) takes no time at all for all that there is.
+constexpr absl::Duration kLeastWait = absl::Milliseconds(1);
+
+absl::Status Gone(absl::string_view why) {
+  return absl::UnavailableError(
+      absl::StrCat("the other end of the connection is gone", why));
+}
+
+bool IsGone(int error) {
+  return error == EPIPE || error == ECONNRESET || error == ENOTCONN;
+}
+
+// Waits for the events, or until the deadline; false: it has passed.
+bool AwaitEvents(int fd, int16_t events, absl::Time deadline) {
+  while (true) {
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) return false;
+    const int64_t timeout_ms =
+        absl::ToInt64Milliseconds(std::min(left, kLongestPoll)) + 1;
+    pollfd entry = {.fd = fd, .events = events, .revents = 0};
+    if (poll(&entry, 1, static_cast<int>(timeout_ms)) > 0) return true;
+  }
+}
+
+// Waits while the listener's queue is full; then errno is EAGAIN.
+bool ConnectBy(int fd, const SocketAddress& address, absl::Time deadline) {
+  const absl::Duration left =
+      std::clamp(deadline - absl::Now(), kLeastWait, kLongestPoll);
+  const timeval timeout = absl::ToTimeval(left);
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+  return connect(fd, address.get(), address.size()) == 0;
+}
+
+// What came beside a packet's bytes.
+struct Beside {
+  std::optional<Peer> sender;
+  int descriptors = 0;  // closed
+};
+
+void CloseAll(const cmsghdr& header, Beside* beside) {
+  const size_t count = (header.cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  for (size_t i = 0; i < count; ++i) {
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(&header) + i * sizeof(int), sizeof(int));
+    close(fd);
+    ++beside->descriptors;
+  }
+}
+
+Beside TakeBeside(msghdr& message) {
+  Beside beside;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET) continue;
+    if (header->cmsg_type == SCM_RIGHTS) CloseAll(*header, &beside);
+    if (header->cmsg_type != SCM_CREDENTIALS) continue;
+    ucred sender = {};
+    std::memcpy(&sender, CMSG_DATA(header), sizeof(sender));
+    beside.sender = Peer{sender.uid, sender.gid, sender.pid};
+  }
+  return beside;
+}
+
+}  // namespace
+
+absl::StatusOr<PacketSocket> PacketSocket::Connect(const std::string& path,
+                                                   absl::Time deadline) {
+  TERRACE_ASSIGN_OR_RETURN(const SocketAddress address,
+                           SocketAddress::Of(path));
+  OwnDescriptor descriptor = MakePacketSocket(/*blocks=*/true);
+  if (!descriptor.ok()) return ErrnoError(path, "cannot make a socket", errno);
+  while (!ConnectBy(descriptor.get(), address, deadline)) {
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (error == ECONNREFUSED) {
+      return absl::NotFoundError(
+          absl::StrCat(path, ": nobody listens: ", ErrnoName(error)));
+    }
+    if (error != EAGAIN) return ErrnoError(path, "cannot connect", error);
+    return absl::DeadlineExceededError(
+        absl::StrCat(path, ": too many wait to be connected"));
+  }
+  return Of(std::move(descriptor));
+}
+
+absl::StatusOr<PacketSocket> PacketSocket::Of(OwnDescriptor descriptor) {
+  const int fd = descriptor.get();
+  const int flags = fcntl(fd, F_GETFL);
+  const int on = 1;
+  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
+      setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0) {
+    return ErrnoError("a control socket", "cannot be set up", errno);
+  }
+  return PacketSocket(std::move(descriptor));
+}
+
+absl::StatusOr<Peer> PacketSocket::peer() const {
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(descriptor(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return ErrnoError("a control socket", "has no peer", errno);
+  }
+  return Peer{peer.uid, peer.gid, peer.pid};
+}
+
+absl::StatusOr<bool> PacketSocket::Send(absl::Span<const std::byte> bytes) {
+  while (true) {
+    const ssize_t sent = send(descriptor(), bytes.data(), bytes.size(),
+                              MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) return true;
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (error == EAGAIN || error == ENOBUFS) return false;
+    if (IsGone(error)) return Gone("");
+    return ErrnoError("a control socket", "cannot send", error);
+  }
+}
+
+absl::StatusOr<std::optional<Packet>> PacketSocket::Receive() {
+  // One byte more than a packet has, so that a longer one is seen.
+  std::vector<std::byte> bytes(kMostPacketBytes + 1);
+  alignas(cmsghdr) std::array<std::byte, kControlBytes> control;
+  iovec part = {bytes.data(), bytes.size()};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  // A reset is told once, and before what was sent until then: a refusal, say,
+  // of a peer that did not read what was sent to it.
+  ssize_t received = -1;
+  do {
+    received = recvmsg(descriptor(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (received < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (received < 0) {
+    const int error = errno;
+    if (error == EAGAIN) return std::nullopt;
+    if (IsGone(error)) return Gone("");
+    return ErrnoError("a control socket", "cannot receive", error);
+  }
+  const Beside beside = TakeBeside(message);
+  const bool has_descriptors =
+      beside.descriptors > 0 || (message.msg_flags & MSG_CTRUNC) != 0;
+  if (has_descriptors) {
+    return absl::InvalidArgumentError(
+        "a control message with descriptors, which are never taken");
+  }
+  // No message is empty: this is the end.
+  if (received == 0) return Gone("");
+  const bool is_too_long = static_cast<size_t>(received) > kMostPacketBytes ||
+                           (message.msg_flags & MSG_TRUNC) != 0;
+  if (is_too_long) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a control message of more than ", kMostPacketBytes, " bytes"));
+  }
+  if (!beside.sender.has_value()) {
+    return absl::InvalidArgumentError("a control message without a sender");
+  }
+  bytes.resize(static_cast<size_t>(received));
+  return Packet{std::move(bytes), *beside.sender};
+}
+
+absl::StatusOr<Packet> PacketSocket::Await(absl::Time deadline) {
+  while (true) {
+    TERRACE_ASSIGN_OR_RETURN(std::optional<Packet> packet, Receive());
+    if (packet.has_value()) return *std::move(packet);
+    if (!AwaitEvents(descriptor(), POLLIN, deadline)) {
+      return absl::DeadlineExceededError("no answer came in time");
+    }
+  }
+}
+
+std::string PeerText(const Peer& peer) {
+  return absl::StrCat("uid ", peer.uid, ", pid ", peer.pid);
+}
+
+}  // namespace terrace

@@ -1,0 +1,83 @@
+// One end of a connection to a host's daemon: a Unix socket of sequenced
+// packets. A packet arrives whole, with the kernel's word for who sent it, or
+// the connection ends; descriptors are never taken.
+//
+//   auto socket = PacketSocket::Connect("/run/terrace/control.sock", deadline);
+//   auto sent = socket->Send(bytes);        // false: the peer does not read
+//   auto packet = socket->Await(deadline);
+//
+// A socket belongs to one thread at a time. Nothing blocks but Connect and
+// Await, which have deadlines.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/process.h"
+
+namespace terrace {
+
+// A process as the kernel names it.
+struct Peer {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  pid_t pid = 0;
+
+  friend bool operator==(const Peer&, const Peer&) = default;
+};
+
+struct Packet {
+  std::vector<std::byte> bytes;
+  Peer sender;
+};
+
+class PacketSocket {
+ public:
+  // Waits while the daemon's queue of those who connect is full. NotFound:
+  // there is no socket, or nobody listens; PermissionDenied: this user may not;
+  // DeadlineExceeded; each names the path. InvalidArgument: a path that is too
+  // long for a socket.
+  static absl::StatusOr<PacketSocket> Connect(const std::string& path,
+                                              absl::Time deadline);
+  // A connected one, which becomes non-blocking and asks for the names of
+  // senders.
+  static absl::StatusOr<PacketSocket> Of(OwnDescriptor descriptor);
+
+  // Who connected, as the kernel had it at connect(): Unavailable where the
+  // kernel does not say.
+  absl::StatusOr<Peer> peer() const;
+
+  // All of it in one packet: false where the peer does not read now.
+  // Unavailable: the peer is gone.
+  absl::StatusOr<bool> Send(absl::Span<const std::byte> bytes);
+  // Nothing: no packet is there now. Unavailable: the peer is gone.
+  // InvalidArgument: a packet of more than kMostPacketBytes, one without a
+  // sender, or one with descriptors, which are closed; the connection is to
+  // end.
+  absl::StatusOr<std::optional<Packet>> Receive();
+  // Receive, until there is one; DeadlineExceeded.
+  absl::StatusOr<Packet> Await(absl::Time deadline);
+
+  // For poll(2) and epoll(7) alone.
+  int descriptor() const { return descriptor_.get(); }
+
+ private:
+  explicit PacketSocket(OwnDescriptor descriptor)
+      : descriptor_(std::move(descriptor)) {}
+
+  OwnDescriptor descriptor_;
+};
+
+// "uid 1000, pid 4711".
+std::string PeerText(const Peer& peer);
+
+}  // namespace terrace

@@ -1,0 +1,79 @@
+// A `terraced` that a test started, in a directory of its own, with what its
+// service manager hears of it.
+//
+//   RunningDaemon daemon("quota.user.connections = 3\n");
+//   ASSERT_TRUE(daemon.Serves());
+//   absl::StatusOr<DaemonStatus> status = daemon.Status();
+//   EXPECT_EQ(daemon.End().exit_code, 0);
+//
+// One thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "daemon/wire/envelope.h"
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_directory.h"
+
+namespace terrace {
+
+// The latest that anything here takes.
+inline absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+
+class RunningDaemon {
+ public:
+  struct Setting {
+    // Of `sh`, before what it execs: "LISTEN_PID=$$".
+    std::string environment;
+    std::string redirection;  // behind it: "3<&7"
+    // The user it runs as, where the test is root's; 0: as the test.
+    uid_t uid = 0;
+    bool owns_socket = true;  // it is told where to listen
+  };
+
+  // `text` follows the tiers, 8 MiB of memory and 8 MiB of a path.
+  explicit RunningDaemon(const std::string& text);
+  RunningDaemon(const std::string& text, const Setting& setting);
+  ~RunningDaemon();
+  RunningDaemon(const RunningDaemon&) = delete;
+  RunningDaemon& operator=(const RunningDaemon&) = delete;
+
+  void Start();
+  // Another file for the next start or SIGHUP.
+  void WriteConfig(const std::string& text);
+
+  // Until it is ready; false: it ended first.
+  bool Serves();
+  absl::StatusOr<DaemonStatus> Status() const;
+  // What a service manager was told up to now; and until it was told that.
+  const std::vector<std::string>& Told();
+  bool WaitUntilTold(const std::string& words);
+
+  void Kill(int signal) { child_->Kill(signal); }
+  const ChildResult& Wait() { return child_->Wait(); }
+  const ChildResult& End();
+
+  bool running() { return child_->running(); }
+  pid_t pid() const { return child_->pid(); }
+  const std::string& socket() const { return socket_; }
+  const std::string& config() const { return config_; }
+  // Of the path where tensors would be.
+  std::vector<std::string> OnPath() const;
+
+ private:
+  const TemporaryDirectory directory_;
+  const Setting setting_;
+  const std::string path_;
+  const std::string socket_;
+  const std::string config_;
+  int notices_ = -1;  // a socket that the daemon tells its words to
+  std::vector<std::string> told_;
+  std::unique_ptr<ChildProcess> child_;
+};
+
+}  // namespace terrace

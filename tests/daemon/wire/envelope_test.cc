@@ -1,0 +1,196 @@
+// Control messages against FlatBuffers' own builder, and whatever bytes may
+// come.
+#include "daemon/wire/envelope.h"
+
+#include <flatbuffers/flatbuffers.h>
+
+#include <cstring>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+using Bytes = std::vector<std::byte>;
+
+DaemonStatus AStatus() {
+  return {
+      .version = "1.2.3",
+      .pid = 4711,
+      .phase = "serving",
+      .silent_for_ms = 12,
+      .tiers = {{"dram", int64_t{1} << 40, 3, ""}, {"nvme:/a", 5, 4, "EIO"}},
+      .users = {{1000, 2, 0}, {1001, 3, 16}}};
+}
+
+Bytes Encoded(const EnvelopeBody& body) {
+  absl::StatusOr<Bytes> bytes = Encode({.sequence = 77, .body = body});
+  EXPECT_TRUE(bytes.ok()) << bytes.status();
+  return bytes.value_or(Bytes());
+}
+
+std::string Fault(const Bytes& bytes) {
+  const absl::StatusOr<Envelope> decoded = Decode(bytes);
+  EXPECT_TRUE(absl::IsInvalidArgument(decoded.status())) << decoded.status();
+  return std::string(decoded.status().message());
+}
+
+// A table of the protocol by the numbers of its fields, as a stranger may write
+// it.
+class Raw {
+ public:
+  static constexpr flatbuffers::voffset_t FieldAt(int number) {
+    return static_cast<flatbuffers::voffset_t>(4 + 2 * number);
+  }
+
+  // `write_body` returns the body's offset, 0: none.
+  template <typename Write>
+  static Bytes EnvelopeOf(uint16_t protocol, uint8_t kind,
+                          const Write& write_body,
+                          const char* identifier = "TRC1") {
+    flatbuffers::FlatBufferBuilder builder;
+    const flatbuffers::uoffset_t body = write_body(builder);
+    const flatbuffers::uoffset_t begin = builder.StartTable();
+    builder.AddElement<uint16_t>(FieldAt(0), protocol, 0);
+    builder.AddElement<uint64_t>(FieldAt(1), 5, 0);
+    builder.AddElement<uint8_t>(FieldAt(2), kind, 0);
+    if (body != 0) {
+      builder.AddOffset(FieldAt(3), flatbuffers::Offset<void>(body));
+    }
+    builder.Finish(flatbuffers::Offset<void>(builder.EndTable(begin)),
+                   identifier);
+    const auto* const data =
+        reinterpret_cast<const std::byte*>(builder.GetBufferPointer());
+    return {data, data + builder.GetSize()};
+  }
+  static flatbuffers::uoffset_t EmptyTable(
+      flatbuffers::FlatBufferBuilder& builder) {
+    return builder.EndTable(builder.StartTable());
+  }
+};
+
+TEST(EnvelopeTest, EachKindComesBackAsItWas) {
+  const absl::StatusOr<Envelope> request = Decode(Encoded(StatusRequest()));
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->sequence, 77u);
+  EXPECT_TRUE(std::holds_alternative<StatusRequest>(request->body));
+
+  const absl::StatusOr<Envelope> answer = Decode(Encoded(AStatus()));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  const auto& status = std::get<DaemonStatus>(answer->body);
+  EXPECT_EQ(status.version, "1.2.3");
+  EXPECT_EQ(status.pid, 4711);
+  EXPECT_EQ(status.phase, "serving");
+  EXPECT_EQ(status.silent_for_ms, 12);
+  ASSERT_EQ(status.tiers.size(), 2u);
+  EXPECT_EQ(status.tiers[0].budget_bytes, int64_t{1} << 40);
+  EXPECT_EQ(status.tiers[0].fault, "");
+  EXPECT_EQ(status.tiers[1].name, "nvme:/a");
+  EXPECT_EQ(status.tiers[1].used_bytes, 4);
+  EXPECT_EQ(status.tiers[1].fault, "EIO");
+  ASSERT_EQ(status.users.size(), 2u);
+  EXPECT_EQ(status.users[1].uid, 1001u);
+  EXPECT_EQ(status.users[1].connections, 3);
+  EXPECT_EQ(status.users[1].connection_limit, 16);
+
+  const absl::StatusOr<Envelope> refusal =
+      Decode(Encoded(Refusal{absl::ResourceExhaustedError("no more")}));
+  ASSERT_TRUE(refusal.ok()) << refusal.status();
+  EXPECT_EQ(std::get<Refusal>(refusal->body).why,
+            absl::ResourceExhaustedError("no more"));
+}
+
+TEST(EnvelopeTest, ALargerOneThanAPacketIsNotMade) {
+  DaemonStatus status = AStatus();
+  status.phase.assign(kMostPacketBytes, 'x');
+  const absl::Status refused = Encode({.sequence = 1, .body = status}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("a packet has 65536"));
+}
+
+TEST(EnvelopeTest, NoneOrTooManyBytesAreNone) {
+  EXPECT_THAT(Fault({}), HasSubstr("cannot be verified"));
+  EXPECT_THAT(Fault(Bytes(kMostPacketBytes + 1)), HasSubstr("65537 bytes"));
+}
+
+TEST(EnvelopeTest, AnotherFileOrProtocolIsNamed) {
+  EXPECT_THAT(Fault(Raw::EnvelopeOf(1, 1, Raw::EmptyTable, "ELSE")),
+              HasSubstr("cannot be verified"));
+  EXPECT_THAT(Fault(Raw::EnvelopeOf(2, 1, Raw::EmptyTable)),
+              HasSubstr("speaks the protocol 2; this is 1"));
+}
+
+// The verifier passes these.
+TEST(EnvelopeTest, AnAbsentOrUnknownBodyIsNone) {
+  const auto none = [](flatbuffers::FlatBufferBuilder&) { return 0u; };
+  EXPECT_THAT(Fault(Raw::EnvelopeOf(1, 0, none)), HasSubstr("has no body"));
+  EXPECT_THAT(Fault(Raw::EnvelopeOf(1, 1, none)), HasSubstr("has no body"));
+  EXPECT_THAT(Fault(Raw::EnvelopeOf(1, 200, Raw::EmptyTable)),
+              HasSubstr("unknown kind 200"));
+  EXPECT_TRUE(Decode(Raw::EnvelopeOf(1, 1, Raw::EmptyTable)).ok());
+}
+
+TEST(EnvelopeTest, AnAbsentFieldIsNamed) {
+  EXPECT_THAT(Fault(Raw::EnvelopeOf(1, 2, Raw::EmptyTable)),
+              HasSubstr("has no version"));
+  EXPECT_THAT(Fault(Raw::EnvelopeOf(1, 3, Raw::EmptyTable)),
+              HasSubstr("has no reason"));
+}
+
+TEST(EnvelopeTest, NumbersBeyondTheirRangeAreNamed) {
+  DaemonStatus status = AStatus();
+  status.silent_for_ms = -1;
+  EXPECT_THAT(Fault(Encoded(status)), HasSubstr("ends before it begins"));
+  status = AStatus();
+  status.tiers[0].used_bytes = -1;
+  EXPECT_THAT(Fault(Encoded(status)), HasSubstr("less than no bytes"));
+  status = AStatus();
+  status.users[0].connections = -1;
+  EXPECT_THAT(Fault(Encoded(status)), HasSubstr("less than no connections"));
+  // OK is no refusal.
+  EXPECT_THAT(Fault(Encoded(Refusal{absl::OkStatus()})),
+              HasSubstr("refuses with the code 0"));
+}
+
+TEST(EnvelopeTest, EachTruncatedOneIsNone) {
+  const Bytes whole = Encoded(AStatus());
+  for (size_t size = 0; size < whole.size(); ++size) {
+    const Bytes part(whole.begin(),
+                     whole.begin() + static_cast<ptrdiff_t>(size));
+    // Bytes at the end may be of no field.
+    const absl::StatusOr<Envelope> decoded = Decode(part);
+    if (!decoded.ok()) {
+      EXPECT_TRUE(absl::IsInvalidArgument(decoded.status()));
+    }
+    if (size < whole.size() / 2) {
+      EXPECT_FALSE(decoded.ok()) << size;
+    }
+  }
+}
+
+// What a sanitiser sees, above all: no byte may lead beyond the others.
+TEST(EnvelopeTest, BytesThatWereChangedAreReadOrRefused) {
+  std::mt19937 draw(1);
+  int64_t refused = 0;
+  int64_t read = 0;
+  for (const Bytes& whole :
+       {Encoded(StatusRequest()), Encoded(AStatus()),
+        Encoded(Refusal{absl::InternalError("a reason of some length")})}) {
+    for (int round = 0; round < 20000; ++round) {
+      Bytes changed = whole;
+      for (uint32_t i = 0; i <= draw() % 4; ++i) {
+        changed[draw() % changed.size()] = static_cast<std::byte>(draw());
+      }
+      Decode(changed).ok() ? ++read : ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_GT(read, 1000);
+}
+
+}  // namespace
+}  // namespace terrace
