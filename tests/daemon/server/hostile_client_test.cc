@@ -58,10 +58,8 @@ class HostileClientTest : public testing::Test {
   }
   // Until what was connected has ended there.
   void AwaitDescriptors(int64_t count) {
-    const absl::Time end = Soon();
-    while (Descriptors() != count && absl::Now() < end) {
-    }
-    EXPECT_EQ(Descriptors(), count);
+    EXPECT_TRUE(daemon_.WaitUntil([&] { return Descriptors() == count; }))
+        << Descriptors() << " of " << count;
   }
 
   RunningDaemon daemon_{""};
@@ -179,6 +177,34 @@ TEST_F(HostileClientTest, ManyComeAndGoAndNothingIsLeft) {
   }
   AwaitDescriptors(before);
   EXPECT_EQ(daemon_.Status()->users[0].connections, 1);
+}
+
+// Of a daemon with few descriptors: who has no room is turned away, and who is
+// connected is served.
+TEST(FewDescriptorsTest, WhoHasNoRoomIsTurnedAway) {
+  RunningDaemon daemon("", {.before = "ulimit -n 40"});
+  ASSERT_TRUE(daemon.Serves()) << daemon.Wait().errors;
+  std::vector<PacketSocket> all;
+  for (int i = 0; i < 60; ++i) {
+    auto made = PacketSocket::Connect(daemon.socket(), Soon());
+    ASSERT_TRUE(made.ok()) << made.status();
+    all.push_back(*std::move(made));
+  }
+  const auto request = Encode({.sequence = 5, .body = StatusRequest()});
+  int served = 0;
+  int turned_away = 0;
+  for (PacketSocket& each : all) {
+    each.Send(*request).IgnoreError();
+    const absl::StatusOr<Packet> answer = each.Await(Soon());
+    answer.ok() ? ++served : ++turned_away;
+    EXPECT_TRUE(answer.ok() || absl::IsUnavailable(answer.status()))
+        << answer.status();
+  }
+  EXPECT_GT(served, 5);
+  EXPECT_GT(turned_away, 5);
+  all.clear();
+  EXPECT_TRUE(daemon.WaitUntil([&] { return daemon.Status().ok(); }));
+  EXPECT_THAT(daemon.End().errors, HasSubstr("turned one away: "));
 }
 
 }  // namespace

@@ -60,9 +60,8 @@ void RunningDaemon::WriteConfig(const std::string& text) {
 }
 
 void RunningDaemon::Start() {
-  std::string command =
-      absl::StrCat("NOTIFY_SOCKET=", directory_.path(), "/notices ",
-                   setting_.environment, " exec ");
+  std::string command = absl::StrCat("export NOTIFY_SOCKET=", directory_.path(),
+                                     "/notices; ", setting_.before, "; exec ");
   if (setting_.uid != 0) {
     absl::StrAppend(&command, "setpriv --clear-groups --reuid=", setting_.uid,
                     " --regid=", setting_.uid, " ");

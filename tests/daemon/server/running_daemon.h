@@ -9,6 +9,9 @@
 // One thread.
 #pragma once
 
+#include <sys/types.h>
+
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,9 +31,9 @@ inline absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
 class RunningDaemon {
  public:
   struct Setting {
-    // Of `sh`, before what it execs: "LISTEN_PID=$$".
-    std::string environment;
-    std::string redirection;  // behind it: "3<&7"
+    // What the shell does before it becomes the daemon: "ulimit -n 40".
+    std::string before = ":";
+    std::string redirection;  // "3<&7"
     // The user it runs as, where the test is root's; 0: as the test.
     uid_t uid = 0;
     bool owns_socket = true;  // it is told where to listen
@@ -54,6 +57,10 @@ class RunningDaemon {
   const std::vector<std::string>& Told();
   bool WaitUntilTold(const std::string& words);
 
+  // As ChildProcess has it.
+  bool WaitUntil(const std::function<bool()>& condition) {
+    return child_->WaitUntil(condition);
+  }
   void Kill(int signal) { child_->Kill(signal); }
   const ChildResult& Wait() { return child_->Wait(); }
   const ChildResult& End();

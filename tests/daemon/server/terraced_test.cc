@@ -63,7 +63,7 @@ TEST(TerracedTest, ItServesUntilItIsToldToEnd) {
 }
 
 TEST(TerracedTest, AServiceManagerHearsHowItIs) {
-  RunningDaemon daemon("", {.environment = "WATCHDOG_USEC=300000"});
+  RunningDaemon daemon("", {.before = "export WATCHDOG_USEC=300000"});
   ASSERT_TRUE(daemon.Serves()) << daemon.Wait().errors;
   EXPECT_TRUE(daemon.WaitUntilTold("STATUS=serves dram=8MiB, nvme:"));
   EXPECT_TRUE(daemon.WaitUntilTold("WATCHDOG=1"));
@@ -90,7 +90,7 @@ TEST(TerracedTest, AnInheritedSocketIsServedAndStays) {
   ASSERT_TRUE(listener.ok()) << listener.status();
   const int fd = dup(listener->descriptor());  // which the child has
   RunningDaemon daemon(
-      "", {.environment = "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=control",
+      "", {.before = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=control",
            .redirection = absl::StrCat("3<&", fd),
            .owns_socket = false});
   close(fd);
@@ -104,7 +104,7 @@ TEST(TerracedTest, AnInheritedSocketIsServedAndStays) {
 
 TEST(TerracedTest, AnInheritedDescriptorOfAnotherNameIsRefused) {
   RunningDaemon daemon(
-      "", {.environment = "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=metrics",
+      "", {.before = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=metrics",
            .redirection = "3</dev/null"});
   EXPECT_EQ(daemon.Wait().exit_code, 1);
   EXPECT_THAT(daemon.Wait().errors, HasSubstr("'metrics' was inherited"));
@@ -132,15 +132,14 @@ TEST(TerracedTest, ItComesBackAfterItWasKilled) {
   EXPECT_EQ(daemon.Wait().signal, SIGKILL);
   EXPECT_EQ(daemon.OnPath(), before);
   EXPECT_FALSE(daemon.Status().ok());
-  const size_t told = daemon.Told().size();
   daemon.Start();
-  ASSERT_TRUE(daemon.Status().ok() || daemon.Serves());
-  while (daemon.Told().size() == told && daemon.running()) {
-  }
+  ASSERT_TRUE(daemon.WaitUntil([&] { return daemon.Status().ok(); }))
+      << daemon.Wait().errors;
   const auto status = daemon.Status();
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->pid, daemon.pid());
-  EXPECT_THAT(daemon.OnPath(), SizeIs(1));
+  // What the killed one had goes in the background.
+  EXPECT_TRUE(daemon.WaitUntil([&] { return daemon.OnPath().size() == 1; }));
   EXPECT_NE(daemon.OnPath(), before);
   EXPECT_EQ(daemon.End().exit_code, 0);
 }
@@ -198,8 +197,10 @@ TEST(TerracedTest, ConnectionsAreCountedToTheQuota) {
                          " has 3 connections, and the limit is 3"));
   all.pop_back();
   auto status = daemon.Status();
-  const absl::Time end = Soon();
-  while (!status.ok() && absl::Now() < end) status = daemon.Status();
+  EXPECT_TRUE(daemon.WaitUntil([&] {
+    if (!status.ok()) status = daemon.Status();
+    return status.ok();
+  }));
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->users[0].connections, 3);
   EXPECT_EQ(status->users[0].connection_limit, 3);
@@ -218,15 +219,12 @@ TEST(TerracedTest, QuotasAreReadAgainAndABrokenFileChangesNothing) {
   ASSERT_TRUE(daemon.WaitUntilTold("RELOADING=1"));
   const auto is_served = [&] { return daemon.Status().ok(); };
   // It may hear of the next word before it has ended the last connection.
-  const absl::Time end = Soon();
-  while (!is_served() && absl::Now() < end) {
-  }
-  EXPECT_TRUE(is_served());
+  EXPECT_TRUE(daemon.WaitUntil(is_served));
   daemon.WriteConfig("quota.user.connections = 'many'\n");
   daemon.Kill(SIGHUP);
-  while (daemon.Told().size() < 5 && daemon.running()) {
-  }
-  EXPECT_TRUE(is_served());
+  // Ready, then twice that it reads and that it is ready again.
+  EXPECT_TRUE(daemon.WaitUntil([&] { return daemon.Told().size() >= 5; }));
+  EXPECT_TRUE(daemon.WaitUntil(is_served));
   const ChildResult& ended = daemon.End();
   EXPECT_EQ(ended.exit_code, 0);
   EXPECT_THAT(ended.errors, HasSubstr("the configuration stays as it was: " +
