@@ -15,7 +15,8 @@ constexpr int kWidth = 100;
 
 absl::StatusOr<DaemonConfig> ConfigOf(const std::string& file) {
   TERRACE_ASSIGN_OR_RETURN(DaemonConfig config, ReadDaemonConfig(file));
-  TERRACE_RETURN_IF_ERROR(CheckUsers(config));
+  TERRACE_RETURN_IF_ERROR(UidsOf(config).status());
+  TERRACE_RETURN_IF_ERROR(GroupOf(config).status());
   return config;
 }
 

@@ -1,11 +1,12 @@
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/commands.h"
@@ -21,13 +22,15 @@ using Json = nlohmann::ordered_json;
 constexpr int kWidth = 100;
 constexpr absl::Duration kPatience = absl::Seconds(10);
 
-// --daemon, else one's own daemon's, else the system's.
-absl::StatusOr<std::string> SocketOf(const Arguments& arguments) {
-  if (arguments.Has("daemon")) {
-    return SocketPathOf(arguments.options.at("daemon"));
+// One's own daemon, and where there is none, the system's.
+absl::StatusOr<DaemonStatus> AskAny() {
+  const absl::Time deadline = SystemClock().Now() + kPatience;
+  const std::string own = DefaultSocket(std::getenv("XDG_RUNTIME_DIR"));
+  if (!own.empty() && own != kSystemSocket) {
+    absl::StatusOr<DaemonStatus> status = AskStatus(own, deadline);
+    if (!absl::IsNotFound(status.status())) return status;
   }
-  const std::string own = DefaultSocket();
-  return own.empty() ? std::string(kSystemSocket) : own;
+  return AskStatus(kSystemSocket, deadline);
 }
 
 std::string TextOf(const DaemonStatus& status) {
@@ -43,11 +46,9 @@ std::string TextOf(const DaemonStatus& status) {
     table.Add("", each.fault);
   }
   for (const DaemonStatus::User& each : status.users) {
-    const std::string limit = each.connection_limit == 0
-                                  ? ""
-                                  : absl::StrCat(" of ", each.connection_limit);
-    table.Add("user", absl::StrCat("uid ", each.uid, ": ", each.connections,
-                                   limit, " connections"));
+    table.Add("user",
+              absl::StrCat("uid ", each.uid, ": ", each.connections, " of ",
+                           each.connection_limit, " connections"));
   }
   return table.Format(kWidth);
 }
@@ -89,14 +90,20 @@ int RunStatus(const std::vector<std::string>& words) {
   if (wrong.ok() && !arguments->words.empty()) {
     wrong = absl::InvalidArgumentError("it takes options alone");
   }
-  const absl::StatusOr<std::string> socket =
-      wrong.ok() ? SocketOf(*arguments) : wrong;
-  if (!socket.ok()) {
-    PrintError("status", std::string(socket.status().message()));
+  std::string socket;
+  if (wrong.ok() && arguments->Has("daemon")) {
+    const absl::StatusOr<std::string> path =
+        SocketPathOf(arguments->options.at("daemon"));
+    wrong = path.status();
+    socket = path.value_or("");
+  }
+  if (!wrong.ok()) {
+    PrintError("status", std::string(wrong.message()));
     return kBadUsage;
   }
   const absl::StatusOr<DaemonStatus> status =
-      AskStatus(*socket, absl::Now() + kPatience);
+      socket.empty() ? AskAny()
+                     : AskStatus(socket, SystemClock().Now() + kPatience);
   if (!status.ok()) {
     PrintError("status", std::string(status.status().message()));
     return kFailure;

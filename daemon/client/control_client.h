@@ -16,9 +16,9 @@ namespace terrace {
 // kind of address, or a path that does not begin with /.
 absl::StatusOr<std::string> SocketPathOf(absl::string_view address);
 
-// How the daemon is that listens there. Errors: those of PacketSocket::Connect
-// and Await; the daemon's refusal, as it is; Internal: an answer to something
-// else.
+// How the daemon is that listens there; the deadline is SystemClock()'s.
+// Errors: those of PacketSocket::Connect and Await; the daemon's refusal, as it
+// is; Internal: an answer to something else.
 absl::StatusOr<DaemonStatus> AskStatus(const std::string& path,
                                        absl::Time deadline);
 

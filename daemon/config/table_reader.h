@@ -48,7 +48,6 @@ class TableReader {
                        absl::string_view message) const {
     return terrace::ErrorAt(file_, position, message);
   }
-  const std::string& file() const { return file_; }
 
  private:
   const TomlEntry* Take(absl::string_view key);

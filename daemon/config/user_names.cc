@@ -4,6 +4,7 @@
 #include <pwd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <fstream>
 #include <map>
 #include <vector>
@@ -16,12 +17,6 @@
 
 namespace terrace {
 namespace {
-
-uid_t OverflowUid() {
-  uid_t uid = 65534;
-  std::ifstream("/proc/sys/kernel/overflowuid") >> uid;
-  return uid;
-}
 
 // What getpwnam_r(3) and getgrnam_r(3) have in common: an entry and the room
 // for its texts, which grows until it is enough.
@@ -46,6 +41,12 @@ absl::StatusOr<Entry> LookUp(Function function, absl::string_view what,
 
 }  // namespace
 
+uid_t OverflowUid() {
+  uid_t uid = 65534;
+  std::ifstream("/proc/sys/kernel/overflowuid") >> uid;
+  return uid;
+}
+
 absl::StatusOr<uid_t> UidOf(const std::string& user) {
   uint32_t number = 0;
   uid_t uid = 0;
@@ -56,6 +57,10 @@ absl::StatusOr<uid_t> UidOf(const std::string& user) {
                              LookUp<passwd>(getpwnam_r, "user", user));
     uid = entry.pw_uid;
   }
+  if (uid == UINT32_MAX) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the uid ", uid, " is no user's"));
+  }
   if (uid != OverflowUid()) return uid;
   return absl::InvalidArgumentError(absl::StrCat(
       "the uid ", uid, " stands for all users that are not known here"));
@@ -63,7 +68,11 @@ absl::StatusOr<uid_t> UidOf(const std::string& user) {
 
 absl::StatusOr<gid_t> GidOf(const std::string& group) {
   uint32_t number = 0;
-  if (absl::SimpleAtoi(group, &number)) return number;
+  if (absl::SimpleAtoi(group, &number)) {
+    if (number != UINT32_MAX) return number;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the gid ", number, " is no group's"));
+  }
   TERRACE_ASSIGN_OR_RETURN(const struct group entry,
                            LookUp<struct group>(getgrnam_r, "group", group));
   return entry.gr_gid;
@@ -77,20 +86,21 @@ absl::StatusOr<std::optional<gid_t>> GroupOf(const DaemonConfig& config) {
   return ErrorAt(config.file, service.group_position, group.status().message());
 }
 
-absl::Status CheckUsers(const DaemonConfig& config) {
-  std::map<uid_t, std::string> seen;
+absl::StatusOr<std::map<uid_t, std::string>> UidsOf(
+    const DaemonConfig& config) {
+  std::map<uid_t, std::string> names;
   for (const auto& [name, user] : config.users) {
     const absl::StatusOr<uid_t> uid = UidOf(name);
     if (!uid.ok()) {
       return ErrorAt(config.file, user.position, uid.status().message());
     }
-    const auto [before, is_new] = seen.try_emplace(*uid, name);
+    const auto [before, is_new] = names.try_emplace(*uid, name);
     if (is_new) continue;
     return ErrorAt(config.file, user.position,
                    absl::StrCat("users.", name, " and users.", before->second,
                                 " are both the uid ", *uid));
   }
-  return absl::OkStatus();
+  return names;
 }
 
 }  // namespace terrace

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <map>
 #include <optional>
 #include <string>
 
@@ -20,15 +21,18 @@ namespace terrace {
 absl::StatusOr<uid_t> UidOf(const std::string& user);
 
 // The gid of a group's name, or of one in decimal digits. NotFound: this host
-// has no such group.
+// has no such group. InvalidArgument: the number that stands for none.
 absl::StatusOr<gid_t> GidOf(const std::string& group);
 
 // Of the configuration's `group`; nothing: it names none. InvalidArgument,
 // which names the place: this host has no such group.
 absl::StatusOr<std::optional<gid_t>> GroupOf(const DaemonConfig& config);
 
-// InvalidArgument, which names the place: UidOf has an error for a user of the
-// configuration, or two of these are one user.
-absl::Status CheckUsers(const DaemonConfig& config);
+// Who stands for all users that a namespace does not know.
+uid_t OverflowUid();
+
+// The names of the configuration's users, by uid. InvalidArgument, which names
+// the place: UidOf has an error for one, or two of them are one user.
+absl::StatusOr<std::map<uid_t, std::string>> UidsOf(const DaemonConfig& config);
 
 }  // namespace terrace

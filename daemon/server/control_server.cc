@@ -50,32 +50,39 @@ ControlServer::ControlServer(UserTable* users, Log* log, StatusSource status,
                              OwnDescriptor events, OwnDescriptor spare)
     : users_(*users),
       log_(*log),
+      refusals_(log),
       status_(std::move(status)),
       events_(std::move(events)),
       spare_(std::move(spare)) {}
 
-// What waits for its reader is not read from.
-absl::Status ControlServer::WatchFor(int fd, bool is_new, bool is_unread) {
+absl::Status ControlServer::Watch(int what, int fd, uint32_t events) {
   epoll_event event = {};
-  event.events = is_unread ? EPOLLOUT : EPOLLIN;
+  event.events = events;
   event.data.fd = fd;
-  const int what = is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
   if (epoll_ctl(events_.get(), what, fd, &event) == 0) return absl::OkStatus();
   return ErrnoError("a control socket", "cannot be watched", errno);
 }
 
 absl::Status ControlServer::Listen(PacketListener listener) {
   const int fd = listener.descriptor();
-  TERRACE_RETURN_IF_ERROR(WatchFor(fd, /*is_new=*/true, /*is_unread=*/false));
+  TERRACE_RETURN_IF_ERROR(Watch(EPOLL_CTL_ADD, fd, EPOLLIN));
   log_.Info(absl::StrCat("listens at ", listener.path()));
   listeners_.emplace(fd, std::move(listener));
   return absl::OkStatus();
 }
 
 // A descriptor that is closed is watched no more.
-void ControlServer::StopListening() { listeners_.clear(); }
+void ControlServer::StopListening() {
+  for (auto& [fd, listener] : listeners_) {
+    listener.Stop();
+    stopped_.push_back(std::move(listener));
+  }
+  listeners_.clear();
+}
 
-void ControlServer::RunOnce() {
+void ControlServer::RunOnce(absl::Time now) {
+  now_ = now;
+  if (now >= listens_again_) SetPaused(false);
   std::array<epoll_event, kMostEvents> ready;
   const int count = epoll_wait(events_.get(), ready.data(), kMostEvents, 0);
   for (int i = 0; i < count; ++i) {
@@ -103,10 +110,21 @@ void ControlServer::Accept(PacketListener& listener) {
 void ControlServer::TurnAway(PacketListener& listener,
                              const absl::Status& why) {
   spare_.Close();
-  const bool had_one = listener.Accept().ok();  // and it is closed again
+  const bool is_turned_away = listener.Accept().ok();  // and it is closed again
   spare_ = OpenSpare();
-  log_.Warn(absl::StrCat(had_one ? "turned one away: " : "",
-                         absl::string_view(why.message())));
+  refusals_.Note(absl::StrCat(is_turned_away ? "turned one away: " : "",
+                              absl::string_view(why.message())),
+                 now_);
+  // Who waits is ready still, and would be in each turn.
+  if (!is_turned_away || !spare_.ok()) SetPaused(true);
+}
+
+void ControlServer::SetPaused(bool is_paused) {
+  listens_again_ = is_paused ? now_ + kPause : absl::InfiniteFuture();
+  const uint32_t events = is_paused ? 0u : uint32_t{EPOLLIN};
+  for (const auto& [fd, listener] : listeners_) {
+    Watch(EPOLL_CTL_MOD, fd, events).IgnoreError();
+  }
 }
 
 void ControlServer::Admit(PacketSocket socket) {
@@ -115,17 +133,16 @@ void ControlServer::Admit(PacketSocket socket) {
     log_.Warn(std::string(peer.status().message()));
     return;
   }
-  const absl::Status admitted = users_.AddConnection(peer->uid);
+  absl::Status admitted = CheckPeer(*peer);
+  if (admitted.ok()) admitted = users_.AddConnection(peer->uid);
   Session session(std::move(socket), *peer);
   if (!admitted.ok()) {
-    log_.Warn(absl::StrCat("refused ", PeerText(*peer), ": ",
-                           absl::string_view(admitted.message())));
+    NoteRefusal(*peer, admitted);
     session.Answer({.body = Refusal{admitted}}).IgnoreError();
     return;
   }
   const int fd = session.descriptor();
-  const absl::Status watched =
-      WatchFor(fd, /*is_new=*/true, /*is_unread=*/false);
+  const absl::Status watched = Watch(EPOLL_CTL_ADD, fd, EPOLLIN);
   if (!watched.ok()) {
     log_.Warn(std::string(watched.message()));
     users_.RemoveConnection(peer->uid);
@@ -134,18 +151,40 @@ void ControlServer::Admit(PacketSocket socket) {
   sessions_.emplace(fd, std::move(session));
 }
 
+absl::Status ControlServer::CheckPeer(const Peer& peer) const {
+  if (peer.pid == 0) {
+    return absl::PermissionDeniedError(
+        "the process is of a namespace that is not seen here, so that it "
+        "cannot be told from its children");
+  }
+  const size_t most =
+      kMostSessions + (IsOperator(peer) ? kOperatorsSessions : 0);
+  if (sessions_.size() < most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(sessions_.size(), " connections are all that there are"));
+}
+
+void ControlServer::NoteRefusal(const Peer& peer, const absl::Status& why) {
+  refusals_.Note(absl::StrCat("refused ", PeerText(peer), ": ",
+                              absl::string_view(why.message())),
+                 now_);
+}
+
 void ControlServer::Serve(Session& session) {
   const int fd = session.descriptor();
   const bool was_unread = session.has_unread();
   absl::Status served = session.Flush();
   if (served.ok()) served = ServeSome(session);
   if (served.ok() && session.has_unread() != was_unread) {
-    served = WatchFor(fd, /*is_new=*/false, session.has_unread());
+    // What waits for its reader is not read from.
+    served = Watch(EPOLL_CTL_MOD, fd, was_unread ? EPOLLIN : EPOLLOUT);
   }
   if (served.ok()) return;
-  if (!absl::IsUnavailable(served)) {
-    log_.Warn(absl::StrCat("ended the connection of ", PeerText(session.peer()),
-                           ": ", absl::string_view(served.message())));
+  if (absl::IsUnavailable(served)) {
+    log_.Debug(absl::StrCat(PeerText(session.peer()), ": ",
+                            absl::string_view(served.message())));
+  } else {
+    NoteRefusal(session.peer(), served);
   }
   End(fd);
 }
@@ -154,7 +193,10 @@ absl::Status ControlServer::ServeSome(Session& session) {
   for (int i = 0; i < kMostRequests && !session.has_unread(); ++i) {
     TERRACE_ASSIGN_OR_RETURN(const Session::Request request, session.Next());
     if (request.kind == Session::Request::Kind::kNone) break;
-    if (request.kind == Session::Request::Kind::kRefused) continue;
+    if (request.kind == Session::Request::Kind::kRefused) {
+      NoteRefusal(session.peer(), request.why);
+      continue;
+    }
     TERRACE_RETURN_IF_ERROR(
         session.Answer({.sequence = request.envelope.sequence,
                         .body = AnswerOf(session, request.envelope)}));
@@ -177,7 +219,7 @@ DaemonStatus ControlServer::StatusFor(const Peer& peer) const {
   if (IsOperator(peer)) {
     uses = users_.All();
   } else {
-    uses.push_back(users_.Of(peer.uid));
+    uses.push_back(users_.UseOf(peer.uid));
   }
   for (const UserTable::Use& each : uses) {
     status.users.push_back({each.uid, static_cast<int32_t>(each.connections),

@@ -4,11 +4,13 @@
 //
 // A server belongs to one thread, which waits for descriptor() with others:
 //
-//   ControlServer server(&users, &log, [&] { return StatusOfAll(); });
-//   TERRACE_RETURN_IF_ERROR(server.Listen(std::move(listener)));
-//   poll(server.descriptor()) ... server.RunOnce();
+//   auto server = ControlServer::Create(&users, &log, status_of_all);
+//   TERRACE_RETURN_IF_ERROR((*server)->Listen(std::move(listener)));
+//   poll(server.descriptor()), until server.next(); server.RunOnce(now);
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,8 +18,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/process.h"
 #include "daemon/server/log.h"
+#include "daemon/server/refusals.h"
 #include "daemon/server/session.h"
 #include "daemon/server/user_table.h"
 #include "daemon/wire/packet_listener.h"
@@ -36,36 +40,56 @@ class ControlServer {
   ControlServer& operator=(const ControlServer&) = delete;
 
   absl::Status Listen(PacketListener listener);
-  // Nobody is connected any more; who is goes on.
+  // Nobody can connect any more; who is connected goes on, and paths stay
+  // locked until the server ends.
   void StopListening();
-  // Serves what is ready now, of each connection a few requests.
-  void RunOnce();
+  // Serves what is ready now, of each connection a few requests. `now` is
+  // SystemClock()'s.
+  void RunOnce(absl::Time now);
+  // When to call RunOnce at the latest.
+  absl::Time next() const { return listens_again_; }
 
   // Readable where something is ready. For poll(2) alone.
   int descriptor() const { return events_.get(); }
 
  private:
+  // In all; and beyond them for operators, who must get in.
+  static constexpr size_t kMostSessions = 4096;
+  static constexpr size_t kOperatorsSessions = 16;
+  // After somebody could not even be turned away.
+  static constexpr absl::Duration kPause = absl::Seconds(1);
+
   ControlServer(UserTable* users, Log* log, StatusSource status,
                 OwnDescriptor events, OwnDescriptor spare);
 
-  absl::Status WatchFor(int fd, bool is_new, bool is_unread);
+  // epoll_ctl(2).
+  absl::Status Watch(int what, int fd, uint32_t events);
   void Accept(PacketListener& listener);
   void Admit(PacketSocket socket);
+  absl::Status CheckPeer(const Peer& peer) const;
   // Without a descriptor for it who waits is turned away, else it would be
   // ready for ever.
   void TurnAway(PacketListener& listener, const absl::Status& why);
+  void SetPaused(bool is_paused);
   void Serve(Session& session);
   absl::Status ServeSome(Session& session);
   EnvelopeBody AnswerOf(const Session& session, const Envelope& request) const;
   DaemonStatus StatusFor(const Peer& peer) const;
   void End(int fd);
 
+  // One line of the log for each, as far as they are few.
+  void NoteRefusal(const Peer& peer, const absl::Status& why);
+
   UserTable& users_;
   Log& log_;
+  Refusals refusals_;
   const StatusSource status_;
   OwnDescriptor events_;
   OwnDescriptor spare_;
   std::map<int, PacketListener> listeners_;
+  std::vector<PacketListener> stopped_;
+  absl::Time now_ = absl::InfinitePast();  // of RunOnce
+  absl::Time listens_again_ = absl::InfiniteFuture();
   std::map<int, Session> sessions_;
 };
 

@@ -11,8 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
-#include "base/bytes.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "daemon/config/user_names.h"
 #include "daemon/wire/default_socket.h"
@@ -28,7 +27,7 @@ constexpr absl::Duration kLongestPoll = absl::Hours(1);
 absl::StatusOr<std::string> SocketOf(const DaemonOptions& options,
                                      const DaemonConfig& config) {
   for (const std::string& each :
-       {options.socket, config.service.socket, DefaultSocket()}) {
+       {options.socket, config.service.socket, options.default_socket}) {
     if (!each.empty()) return each;
   }
   return absl::InvalidArgumentError(
@@ -37,8 +36,8 @@ absl::StatusOr<std::string> SocketOf(const DaemonOptions& options,
 }
 
 int MillisecondsUntil(absl::Time time) {
-  const absl::Duration left =
-      std::clamp(time - absl::Now(), absl::ZeroDuration(), kLongestPoll);
+  const absl::Duration left = std::clamp(time - SystemClock().Now(),
+                                         absl::ZeroDuration(), kLongestPoll);
   const int64_t whole = absl::ToInt64Milliseconds(left);
   return static_cast<int>(left > absl::ZeroDuration() ? whole + 1 : whole);
 }
@@ -46,15 +45,13 @@ int MillisecondsUntil(absl::Time time) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
-    const DaemonOptions& options, ServiceManager manager, Signals* signals,
-    Log* log) {
+    const DaemonOptions& options, ServiceManager manager, Log* log) {
   TERRACE_ASSIGN_OR_RETURN(DaemonConfig config,
                            ReadDaemonConfig(options.config_file));
-  TERRACE_ASSIGN_OR_RETURN(UserTable users, UserTable::Of(config));
+  TERRACE_ASSIGN_OR_RETURN(UserTable users, UserTable::Make(config));
   log->SetLevel(config.service.log);
-  std::unique_ptr<Daemon> daemon(new Daemon(options, std::move(config),
-                                            std::move(users),
-                                            std::move(manager), signals, log));
+  std::unique_ptr<Daemon> daemon(new Daemon(
+      options, std::move(config), std::move(users), std::move(manager), log));
   TERRACE_ASSIGN_OR_RETURN(
       daemon->server_,
       ControlServer::Create(&daemon->users_, log,
@@ -65,12 +62,11 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
 }
 
 Daemon::Daemon(DaemonOptions options, DaemonConfig config, UserTable users,
-               ServiceManager manager, Signals* signals, Log* log)
+               ServiceManager manager, Log* log)
     : options_(std::move(options)),
       config_(std::move(config)),
       users_(std::move(users)),
       manager_(std::move(manager)),
-      signals_(*signals),
       log_(*log),
       next_alive_(manager_.patience() < absl::InfiniteDuration()
                       ? absl::InfinitePast()
@@ -90,26 +86,32 @@ absl::Status Daemon::Listen() {
     TERRACE_RETURN_IF_ERROR(server_->Listen(std::move(listener)));
     listens = true;
   }
+  if (listens && !options_.socket.empty()) {
+    log_.Warn("listens at what it inherited, and not at --socket");
+  }
   if (listens) return absl::OkStatus();
   ListenOptions own;
   TERRACE_ASSIGN_OR_RETURN(own.path, SocketOf(options_, config_));
   TERRACE_ASSIGN_OR_RETURN(own.group, GroupOf(config_));
+  if (own.path == options_.default_socket) {
+    TERRACE_RETURN_IF_ERROR(MakeFolderOf(own.path));
+  }
   TERRACE_ASSIGN_OR_RETURN(PacketListener listener, PacketListener::Make(own));
   return server_->Listen(std::move(listener));
 }
 
-absl::Status Daemon::Run() {
+absl::Status Daemon::Run(Signals* signals) {
   manager_.TellReady(Sentence());
   log_.Info(Sentence());
   while (!end_.has_value() || !end_->IsOver()) {
-    TERRACE_RETURN_IF_ERROR(ServeOnce());
+    TERRACE_RETURN_IF_ERROR(ServeOnce(*signals));
   }
   return end_->status();
 }
 
-absl::Status Daemon::ServeOnce() {
-  absl::Time next = next_alive_;
-  std::array<pollfd, 3> waits = {{{signals_.descriptor(), POLLIN, 0},
+absl::Status Daemon::ServeOnce(Signals& signals) {
+  absl::Time next = std::min(next_alive_, server_->next());
+  std::array<pollfd, 3> waits = {{{signals.descriptor(), POLLIN, 0},
                                   {server_->descriptor(), POLLIN, 0},
                                   {-1, POLLIN, 0}}};
   if (end_.has_value()) {
@@ -117,14 +119,14 @@ absl::Status Daemon::ServeOnce() {
     next = std::min(next, end_->deadline());
   }
   poll(waits.data(), waits.size(), MillisecondsUntil(next));
-  while (const std::optional<int> signal = signals_.Next()) {
+  while (const std::optional<int> signal = signals.Next()) {
     if (end_.has_value() && *signal != SIGHUP) {
       return absl::CancelledError("told to end a second time");
     }
     On(*signal);
   }
-  server_->RunOnce();
-  if (absl::Now() >= next_alive_) TellAlive();
+  server_->RunOnce(SystemClock().Now());
+  if (SystemClock().Now() >= next_alive_) TellAlive();
   return absl::OkStatus();
 }
 
@@ -132,15 +134,16 @@ absl::Status Daemon::ServeOnce() {
 // that ends has until its deadline.
 void Daemon::TellAlive() {
   if (end_.has_value() || silence() < kMostSilence) manager_.TellAlive();
-  next_alive_ = absl::Now() + manager_.patience() / 3;
+  next_alive_ = SystemClock().Now() + manager_.patience() / 3;
 }
 
 void Daemon::On(int signal) {
+  if (end_.has_value()) return;  // and nothing is read again
   if (signal == SIGHUP) return Reload();
   server_->StopListening();
   const absl::Duration patience = absl::Seconds(config_.service.drain_seconds);
-  end_.emplace(holdings_.get(), absl::Now() + patience);
-  manager_.TellStopping(Sentence());
+  end_.emplace(std::move(holdings_), SystemClock().Now() + patience);
+  manager_.TellStopping(Sentence(), patience);
   log_.Info(absl::StrCat("told to end; it takes ",
                          config_.service.drain_seconds, " seconds at most"));
 }
@@ -149,7 +152,7 @@ void Daemon::Reload() {
   manager_.TellReloading();
   absl::StatusOr<DaemonConfig> config = ReadDaemonConfig(options_.config_file);
   absl::StatusOr<UserTable> users =
-      config.ok() ? UserTable::Of(*config) : config.status();
+      config.ok() ? UserTable::Make(*config) : config.status();
   if (!users.ok()) {
     log_.Error(absl::StrCat("the configuration stays as it was: ",
                             absl::string_view(users.status().message())));
@@ -172,8 +175,8 @@ DaemonStatus Daemon::Status() const {
   status.pid = getpid();
   status.phase = end_.has_value() ? "draining" : "serving";
   status.silent_for_ms = absl::ToInt64Milliseconds(silence());
-  const std::shared_ptr<const Holdings::Report> report = holdings_->report();
-  for (const TierStats& each : report->stats.tiers) {
+  const std::shared_ptr<const Holdings::Report> newest = report();
+  for (const TierStats& each : newest->stats.tiers) {
     status.tiers.push_back({.name = each.name,
                             .budget_bytes = each.budget_bytes,
                             .used_bytes = each.used_bytes,
@@ -182,8 +185,12 @@ DaemonStatus Daemon::Status() const {
   return status;
 }
 
+std::shared_ptr<const Holdings::Report> Daemon::report() const {
+  return end_.has_value() ? end_->report() : holdings_->report();
+}
+
 absl::Duration Daemon::silence() const {
-  return std::max(absl::ZeroDuration(), absl::Now() - holdings_->report()->at);
+  return std::max(absl::ZeroDuration(), SystemClock().Now() - report()->at);
 }
 
 std::string Daemon::Sentence() const {

@@ -1,16 +1,16 @@
 // A Daemon owns a host's memory and drives, as its configuration says, and
 // answers the processes that connect to it, until it is told to end.
 //
-//   auto daemon = Daemon::Start(options, std::move(manager), &signals, &log);
-//   return (*daemon)->Run();
+//   auto daemon = Daemon::Start(options, std::move(manager), &log);
+//   Signals signals;
+//   return (*daemon)->Run(&signals);
 //
-// All but Run's helpers belong to one thread.
+// It belongs to one thread.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -29,6 +29,7 @@ namespace terrace {
 struct DaemonOptions {
   std::string config_file;
   std::string socket;  // instead of the configuration's; "": as that has it
+  std::string default_socket;  // where neither says one; "": there is none
 };
 
 class Daemon {
@@ -36,12 +37,11 @@ class Daemon {
   // A mover that has not answered for so long has stopped.
   static constexpr absl::Duration kMostSilence = absl::Seconds(2);
 
-  // Takes the socket first, so that of two daemons the second one takes
-  // nothing. Errors: those of the configuration, of PacketListener and of
-  // Holdings::Open. `signals` and `log` outlive the daemon.
+  // Takes the socket first, and gives it up last, so that of two daemons at one
+  // socket the second one takes nothing. Errors: those of the configuration, of
+  // PacketListener and of Holdings::Open. `log` outlives the daemon.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(
-      const DaemonOptions& options, ServiceManager manager, Signals* signals,
-      Log* log);
+      const DaemonOptions& options, ServiceManager manager, Log* log);
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
@@ -49,18 +49,19 @@ class Daemon {
   // deadline. OK: all has ended. DeadlineExceeded or Cancelled (a second
   // signal): threads are left that do not end, so that the process is to end
   // without waiting for them; else the error of Runtime::Close.
-  absl::Status Run();
+  absl::Status Run(Signals* signals);
 
  private:
   Daemon(DaemonOptions options, DaemonConfig config, UserTable users,
-         ServiceManager manager, Signals* signals, Log* log);
+         ServiceManager manager, Log* log);
 
   absl::Status Listen();
-  absl::Status ServeOnce();
+  absl::Status ServeOnce(Signals& signals);
   void On(int signal);
   void Reload();
   void TellAlive();
   DaemonStatus Status() const;
+  std::shared_ptr<const Holdings::Report> report() const;
   absl::Duration silence() const;
   // As a service manager and a log have it.
   std::string Sentence() const;
@@ -69,9 +70,8 @@ class Daemon {
   DaemonConfig config_;
   UserTable users_;
   ServiceManager manager_;
-  Signals& signals_;
   Log& log_;
-  std::unique_ptr<Holdings> holdings_;
+  std::unique_ptr<Holdings> holdings_;  // until it drains
   std::unique_ptr<ControlServer> server_;
   absl::Time next_alive_;           // infinite: nobody counts
   std::optional<HoldingsEnd> end_;  // once it drains

@@ -1,8 +1,10 @@
 #include "daemon/server/holdings.h"
 
+#include <system_error>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/threads/own_thread.h"
 
@@ -14,7 +16,12 @@ absl::StatusOr<std::unique_ptr<Holdings>> Holdings::Open(
   options.tiers = config.TierSpecs();
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
                            Runtime::Create(options));
-  return std::unique_ptr<Holdings>(new Holdings(std::move(runtime)));
+  try {
+    return std::unique_ptr<Holdings>(new Holdings(std::move(runtime)));
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot start the daemon's watch: ", error.what()));
+  }
 }
 
 Holdings::Holdings(std::unique_ptr<Runtime> runtime)
@@ -28,7 +35,7 @@ Holdings::~Holdings() { EndThread(); }
 void Holdings::Ask() {
   Stats stats = runtime_->GetStats();
   auto report = std::make_shared<const Report>(
-      Report{.at = absl::Now(), .stats = std::move(stats)});
+      Report{.at = SystemClock().Now(), .stats = std::move(stats)});
   MutexLock lock(mutex_);
   report_ = std::move(report);
 }
@@ -52,7 +59,7 @@ std::shared_ptr<const Holdings::Report> Holdings::report() const {
 
 absl::Status Holdings::Close(absl::Time deadline) {
   EndThread();
-  return runtime_->Close(deadline);
+  return runtime_->Close(SystemClock().ToWall(deadline));
 }
 
 void Holdings::EndThread() {

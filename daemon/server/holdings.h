@@ -25,11 +25,12 @@ class Holdings {
   static constexpr absl::Duration kPeriod = absl::Milliseconds(500);
 
   struct Report {
-    absl::Time at;  // when it was answered
+    absl::Time at;  // when it was answered, by SystemClock()
     Stats stats;
   };
 
-  // Errors are those of Runtime::Create, which name the tier.
+  // Errors are those of Runtime::Create, which name the tier;
+  // ResourceExhausted: there is no thread to be had.
   static absl::StatusOr<std::unique_ptr<Holdings>> Open(
       const DaemonConfig& config);
   // Ends the Runtime as its destructor does, if it is not closed.
@@ -39,8 +40,9 @@ class Holdings {
 
   // The newest there is.
   std::shared_ptr<const Report> report() const;
-  // As Runtime::Close has it. A mover that has stopped does not answer, and
-  // then this does not return: who must go on calls it in a thread.
+  // As Runtime::Close has it, by SystemClock(). A mover that has stopped does
+  // not answer, and then this does not return: who must go on calls it in a
+  // thread.
   absl::Status Close(absl::Time deadline);
 
  private:

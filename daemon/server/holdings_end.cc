@@ -4,10 +4,11 @@
 #include <unistd.h>
 
 #include <optional>
+#include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "base/check.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/threads/own_thread.h"
 
@@ -23,27 +24,39 @@ OwnDescriptor MakeEvent() {
 
 // The thread has it too, as it may be left behind.
 struct HoldingsEnd::State {
+  explicit State(std::unique_ptr<Holdings> which)
+      : holdings(std::move(which)) {}
+
+  void End(const absl::Status& how) {
+    MutexLock lock(mutex);
+    status = how;
+    const uint64_t one = 1;
+    // Without it the deadline tells.
+    if (write(ended.get(), &one, sizeof(one)) < 0) return;
+  }
+
+  const std::unique_ptr<Holdings> holdings;
+  const OwnDescriptor ended = MakeEvent();
   Mutex mutex;
   std::optional<absl::Status> status ABSL_GUARDED_BY(mutex);
-  OwnDescriptor ended = MakeEvent();
 };
 
-HoldingsEnd::HoldingsEnd(Holdings* holdings, absl::Time deadline)
-    : deadline_(deadline), state_(std::make_shared<State>()) {
-  TERRACE_CHECK(state_->ended.ok());
-  thread_ = StartThread("terrace-end", [holdings, deadline, state = state_] {
-    const absl::Status status = holdings->Close(deadline);
-    {
-      MutexLock lock(state->mutex);
-      state->status = status;
-    }
-    const uint64_t one = 1;
-    const ssize_t written = write(state->ended.get(), &one, sizeof(one));
-    TERRACE_CHECK(written == sizeof(one));
-  });
+HoldingsEnd::HoldingsEnd(std::unique_ptr<Holdings> holdings,
+                         absl::Time deadline)
+    : deadline_(deadline),
+      state_(std::make_shared<State>(std::move(holdings))) {
+  try {
+    thread_ = StartThread("terrace-end", [deadline, state = state_] {
+      state->End(state->holdings->Close(deadline));
+    });
+  } catch (const std::system_error& error) {
+    state_->End(absl::ResourceExhaustedError(
+        absl::StrCat("cannot start the end's thread: ", error.what())));
+  }
 }
 
 HoldingsEnd::~HoldingsEnd() {
+  if (!thread_.joinable()) return;
   bool has_ended = false;
   {
     MutexLock lock(state_->mutex);
@@ -52,9 +65,13 @@ HoldingsEnd::~HoldingsEnd() {
   has_ended ? thread_.join() : thread_.detach();
 }
 
+std::shared_ptr<const Holdings::Report> HoldingsEnd::report() const {
+  return state_->holdings->report();
+}
+
 bool HoldingsEnd::IsOver() const {
   MutexLock lock(state_->mutex);
-  return state_->status.has_value() || absl::Now() >= deadline_;
+  return state_->status.has_value() || SystemClock().Now() >= deadline_;
 }
 
 absl::Status HoldingsEnd::status() const {

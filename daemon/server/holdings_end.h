@@ -16,11 +16,11 @@ namespace terrace {
 
 class HoldingsEnd {
  public:
-  // Closes the holdings, which outlive what is closed, and is over at the
-  // deadline whatever became of that.
-  HoldingsEnd(Holdings* holdings, absl::Time deadline);
-  // Waits for the thread where that has ended; else it is left, with the
-  // holdings.
+  // Closes the holdings. It is over at the deadline, by SystemClock(), whatever
+  // became of that, and at once where there is no thread to be had.
+  HoldingsEnd(std::unique_ptr<Holdings> holdings, absl::Time deadline);
+  // Waits for the thread where that has ended; else thread and holdings are
+  // left, and the process is to end without them.
   ~HoldingsEnd();
   HoldingsEnd(const HoldingsEnd&) = delete;
   HoldingsEnd& operator=(const HoldingsEnd&) = delete;
@@ -29,6 +29,8 @@ class HoldingsEnd {
   bool IsOver() const;
   // Of what is over: DeadlineExceeded where they have not ended.
   absl::Status status() const;
+  // The holdings' newest.
+  std::shared_ptr<const Holdings::Report> report() const;
 
   absl::Time deadline() const { return deadline_; }
   // Readable once they have ended. For poll(2) alone.

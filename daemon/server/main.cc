@@ -12,6 +12,7 @@
 #include "daemon/server/log.h"
 #include "daemon/server/service_manager.h"
 #include "daemon/server/signals.h"
+#include "daemon/wire/default_socket.h"
 #include "terrace/version.h"
 
 namespace terrace {
@@ -26,27 +27,34 @@ constexpr char kUsage[] =
 constexpr int kBadUsage = 2;
 
 absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonOptions& options,
-                                              Signals* signals, Log* log) {
+                                              Log* log) {
   TERRACE_ASSIGN_OR_RETURN(ServiceManager manager,
                            ServiceManager::OfEnvironment());
-  return Daemon::Start(options, std::move(manager), signals, log);
+  return Daemon::Start(options, std::move(manager), log);
 }
 
 int Serve(const DaemonOptions& options) {
-  Signals signals;
-  Log log("info");
-  const absl::StatusOr<std::unique_ptr<Daemon>> daemon =
-      Start(options, &signals, &log);
-  if (!daemon.ok()) {
-    log.Error(std::string(daemon.status().message()));
+  Signals::IgnoreAtFirst();
+  const absl::StatusOr<std::unique_ptr<Log>> log =
+      Log::Create(std::getenv("JOURNAL_STREAM"));
+  if (!log.ok()) {
+    std::fprintf(stderr, "terraced: %s\n", log.status().ToString().c_str());
     return EXIT_FAILURE;
   }
-  const absl::Status ended = (*daemon)->Run();
+  const absl::StatusOr<std::unique_ptr<Daemon>> daemon =
+      Start(options, log->get());
+  if (!daemon.ok()) {
+    (*log)->Error(std::string(daemon.status().message()));
+    return EXIT_FAILURE;
+  }
+  Signals signals;
+  const absl::Status ended = (*daemon)->Run(&signals);
   if (ended.ok()) {
-    log.Info("has ended");
+    (*log)->Info("has ended");
     return EXIT_SUCCESS;
   }
-  log.Error("has not ended as it should: " + std::string(ended.message()));
+  (*log)->Error("has not ended as it should: " + std::string(ended.message()));
+  (*log)->Flush();
   // A thread that never ends is not waited for.
   std::_Exit(EXIT_FAILURE);
 }
@@ -71,6 +79,7 @@ int Main(const std::vector<std::string>& words) {
   options.config_file = "/etc/terrace/terraced.toml";
   if (arguments->Has("config"))
     options.config_file = arguments->options["config"];
+  options.default_socket = DefaultSocket(std::getenv("XDG_RUNTIME_DIR"));
   if (arguments->Has("socket")) options.socket = arguments->options["socket"];
   return Serve(options);
 }

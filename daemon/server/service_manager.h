@@ -28,11 +28,12 @@ class ServiceManager {
 
   std::vector<Inherited> TakeInherited() { return std::move(inherited_); }
 
-  // Each word may be lost; nobody waits for an answer.
+  // A service manager that does not listen is not waited for: a word may be
+  // lost.
   void TellReady(const std::string& status) const;
-  void TellStatus(const std::string& status) const;
   void TellReloading() const;
-  void TellStopping(const std::string& status) const;
+  // It may take so long until the end.
+  void TellStopping(const std::string& status, absl::Duration most) const;
   void TellAlive() const;
 
   // How long the daemon may be silent before it is killed; infinite: nobody
@@ -40,6 +41,9 @@ class ServiceManager {
   absl::Duration patience() const { return patience_; }
 
  private:
+  void Tell(const std::string& words) const;
+
+  std::string address_;  // of NOTIFY_SOCKET; "": nobody is told
   std::vector<Inherited> inherited_;
   absl::Duration patience_ = absl::InfiniteDuration();
 };

@@ -11,9 +11,12 @@ absl::StatusOr<Session::Request> Session::Next() {
                            socket_.Receive());
   if (!packet.has_value()) return Request();
   absl::StatusOr<Envelope> envelope = Read(*packet);
-  if (envelope.ok()) return Request{Request::Kind::kDue, *std::move(envelope)};
+  if (envelope.ok()) {
+    return Request{.kind = Request::Kind::kDue,
+                   .envelope = *std::move(envelope)};
+  }
   TERRACE_RETURN_IF_ERROR(Refuse(0, envelope.status()));
-  return Request{.kind = Request::Kind::kRefused};
+  return Request{.kind = Request::Kind::kRefused, .why = envelope.status()};
 }
 
 absl::StatusOr<Envelope> Session::Read(const Packet& packet) const {

@@ -30,7 +30,8 @@ class Session {
       kDue,      // its answer is
     };
     Kind kind = Kind::kNone;
-    Envelope envelope;
+    Envelope envelope;  // that is due
+    absl::Status why;   // it is refused
   };
 
   // What is refused: a message of another process than the one that connected,

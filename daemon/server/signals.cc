@@ -7,11 +7,16 @@
 
 namespace terrace {
 
+void Signals::IgnoreAtFirst() {
+  for (const int each : {SIGHUP, SIGPIPE}) signal(each, SIG_IGN);
+}
+
 Signals::Signals() {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int each : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, each);
   TERRACE_CHECK(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0);
+  signal(SIGHUP, SIG_DFL);  // which is blocked now
   const ForkPause pause;
   descriptor_ =
       OwnDescriptor::Of(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));

@@ -1,8 +1,10 @@
 // The signals by which a daemon is told to end or to read its configuration
 // again, as something to wait for beside others.
 //
-// Made before any thread, so that all threads have these signals blocked; one
-// a process. It belongs to the thread that made it.
+// Until it is made, SIGTERM and SIGINT end the process as they do any other, as
+// it takes memory, which may take minutes, and what it leaves the next start
+// removes; IgnoreAtFirst is for the others. Threads of the library have all
+// signals blocked. One a process; it belongs to the process's first thread.
 #pragma once
 
 #include <signal.h>
@@ -15,6 +17,10 @@ namespace terrace {
 
 class Signals {
  public:
+  // A daemon that starts reads its configuration anyhow, and a reader of its
+  // log may end: neither SIGHUP nor SIGPIPE ends it.
+  static void IgnoreAtFirst();
+
   Signals();
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;

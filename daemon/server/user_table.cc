@@ -6,21 +6,21 @@
 
 namespace terrace {
 
-absl::StatusOr<UserTable> UserTable::Of(const DaemonConfig& config) {
-  TERRACE_RETURN_IF_ERROR(CheckUsers(config));
+absl::StatusOr<UserTable> UserTable::Make(const DaemonConfig& config) {
   UserTable table;
+  TERRACE_ASSIGN_OR_RETURN(table.names_, UidsOf(config));
   table.config_ = config;
-  for (const auto& [name, user] : config.users) {
-    TERRACE_ASSIGN_OR_RETURN(const uid_t uid, UidOf(name));
-    table.names_[uid] = name;
-  }
+  table.unknown_ = OverflowUid();
   return table;
 }
 
 absl::Status UserTable::AddConnection(uid_t uid) {
-  TERRACE_RETURN_IF_ERROR(UidOf(absl::StrCat(uid)).status());
-  const Use use = Of(uid);
-  if (use.connection_limit > 0 && use.connections >= use.connection_limit) {
+  if (uid == unknown_) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the uid ", uid, " stands for all users that are not known here"));
+  }
+  const Use use = UseOf(uid);
+  if (use.connections >= use.connection_limit) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the user ", NameOf(uid), " has ", use.connections,
                      " connections, and the limit is ", use.connection_limit));
@@ -42,12 +42,12 @@ void UserTable::SetLimits(const UserTable& other) {
 
 std::vector<UserTable::Use> UserTable::All() const {
   std::vector<Use> all;
-  for (const auto& [uid, connections] : connections_) all.push_back(Of(uid));
+  for (const auto& [uid, connections] : connections_) all.push_back(UseOf(uid));
   return all;
 }
 
-UserTable::Use UserTable::Of(uid_t uid) const {
-  Use use = {.uid = uid};
+UserTable::Use UserTable::UseOf(uid_t uid) const {
+  Use use = {.uid = uid, .connection_limit = kConnections};
   const auto found = connections_.find(uid);
   if (found != connections_.end()) use.connections = found->second;
   const Quota quota = config_.OfUser(NameOf(uid));

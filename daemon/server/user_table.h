@@ -21,11 +21,14 @@ class UserTable {
   struct Use {
     uid_t uid = 0;
     int64_t connections = 0;
-    int64_t connection_limit = 0;  // 0: none
+    int64_t connection_limit = 0;
   };
 
-  // Errors are those of CheckUsers (daemon/config/user_names.h).
-  static absl::StatusOr<UserTable> Of(const DaemonConfig& config);
+  // What a user has whose quota says nothing.
+  static constexpr int64_t kConnections = 64;
+
+  // Errors are those of UidsOf (daemon/config/user_names.h).
+  static absl::StatusOr<UserTable> Make(const DaemonConfig& config);
 
   // One more connection of that user. ResourceExhausted, which names the limit
   // and the use; PermissionDenied: the uid stands for users that are not known.
@@ -38,7 +41,7 @@ class UserTable {
 
   // By uid, those that are connected.
   std::vector<Use> All() const;
-  Use Of(uid_t uid) const;
+  Use UseOf(uid_t uid) const;
 
  private:
   // In the terms of the configuration.
@@ -46,6 +49,7 @@ class UserTable {
 
   DaemonConfig config_;
   std::map<uid_t, std::string> names_;  // of those that the file names
+  uid_t unknown_ = 0;                   // stands for users that are not known
   std::map<uid_t, int64_t> connections_;
 };
 

@@ -38,7 +38,7 @@ struct DaemonStatus {
   struct User {
     uint32_t uid = 0;
     int32_t connections = 0;
-    int32_t connection_limit = 0;  // 0: none
+    int32_t connection_limit = 0;
   };
 
   std::string version;

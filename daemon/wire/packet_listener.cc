@@ -35,8 +35,17 @@ absl::StatusOr<OwnDescriptor> TakeLock(const std::string& path) {
       absl::StrCat(path, ": another daemon listens there"));
 }
 
+// Whether somebody listens there: who does may be any program, and of another
+// kind of socket.
+bool IsListenedTo(const SocketAddress& address) {
+  const OwnDescriptor probe = MakePacketSocket(/*blocks=*/false);
+  return connect(probe.get(), address.get(), address.size()) == 0 ||
+         (errno != ECONNREFUSED && errno != ENOENT);
+}
+
 // What a daemon that is gone has left. Whoever has the lock may do so.
-absl::Status RemoveStale(const std::string& path) {
+absl::Status RemoveStale(const std::string& path,
+                         const SocketAddress& address) {
   struct stat found = {};
   if (lstat(path.c_str(), &found) != 0) {
     if (errno == ENOENT) return absl::OkStatus();
@@ -45,6 +54,10 @@ absl::Status RemoveStale(const std::string& path) {
   if (!S_ISSOCK(found.st_mode)) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, ": it is there, and no socket"));
+  }
+  if (IsListenedTo(address)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": another process listens there"));
   }
   if (unlink(path.c_str()) == 0) return absl::OkStatus();
   return ErrnoError(path, "cannot be removed", errno);
@@ -57,21 +70,36 @@ bool AskForSenders(int fd) {
   return setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) == 0;
 }
 
-// The file has its mode before anyone can connect, which listen(2) begins.
+// What bind(2) makes has this mode, whatever the process's mask is.
+bool BindAs(int fd, const SocketAddress& address, mode_t mode) {
+  const mode_t mask = umask(0);
+  const bool is_bound =
+      fchmod(fd, mode) == 0 && bind(fd, address.get(), address.size()) == 0;
+  const int error = errno;
+  umask(mask);
+  errno = error;
+  return is_bound;
+}
+
+// The group is given before anyone can connect, which listen(2) begins.
 absl::Status Bind(int fd, const SocketAddress& address,
                   const ListenOptions& options) {
   const std::string& path = options.path;
-  if (bind(fd, address.get(), address.size()) != 0) {
+  const mode_t mode = options.group.has_value() ? kGroupsMode : kOwnersMode;
+  if (!BindAs(fd, address, mode)) {
     return ErrnoError(path, "cannot be made", errno);
   }
-  const mode_t mode = options.group.has_value() ? kGroupsMode : kOwnersMode;
-  const bool is_set =
-      (!options.group.has_value() ||
-       chown(path.c_str(), static_cast<uid_t>(-1), *options.group) == 0) &&
-      chmod(path.c_str(), mode) == 0;
-  if (!is_set) return ErrnoError(path, "cannot be given to its group", errno);
-  if (AskForSenders(fd) && listen(fd, kQueue) == 0) return absl::OkStatus();
-  return ErrnoError(path, "cannot listen", errno);
+  const auto same = static_cast<uid_t>(-1);
+  absl::Status status;
+  if (options.group.has_value() &&
+      lchown(path.c_str(), same, *options.group) != 0) {
+    status = ErrnoError(path, "cannot be given to its group", errno);
+  } else if (!AskForSenders(fd) || listen(fd, kQueue) != 0) {
+    status = ErrnoError(path, "cannot listen", errno);
+  }
+  RefuseDescriptors(fd);
+  if (!status.ok()) unlink(path.c_str());
+  return status;
 }
 
 int OptionOf(int fd, int option) {
@@ -91,6 +119,22 @@ std::string PathOf(int fd) {
   return {address.sun_path, strnlen(address.sun_path, length)};
 }
 
+// What a service manager made is its configuration's matter, but not for
+// everybody.
+absl::Status CheckMode(const std::string& path) {
+  if (path.empty()) {
+    return absl::InvalidArgumentError(
+        "a socket that the daemon was started with has no path");
+  }
+  struct stat found = {};
+  if (lstat(path.c_str(), &found) != 0) {
+    return ErrnoError(path, "cannot be looked at", errno);
+  }
+  if ((found.st_mode & S_IRWXO) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, ": everybody may connect; its mode is to be 0660 at most"));
+}
+
 }  // namespace
 
 absl::StatusOr<PacketListener> PacketListener::Make(
@@ -98,16 +142,12 @@ absl::StatusOr<PacketListener> PacketListener::Make(
   TERRACE_ASSIGN_OR_RETURN(const SocketAddress address,
                            SocketAddress::Of(options.path));
   TERRACE_ASSIGN_OR_RETURN(OwnDescriptor lock, TakeLock(options.path));
-  TERRACE_RETURN_IF_ERROR(RemoveStale(options.path));
+  TERRACE_RETURN_IF_ERROR(RemoveStale(options.path, address));
   OwnDescriptor descriptor = MakePacketSocket(/*blocks=*/false);
   if (!descriptor.ok()) {
     return ErrnoError(options.path, "cannot make a socket", errno);
   }
-  const absl::Status bound = Bind(descriptor.get(), address, options);
-  if (!bound.ok()) {
-    unlink(options.path.c_str());
-    return bound;
-  }
+  TERRACE_RETURN_IF_ERROR(Bind(descriptor.get(), address, options));
   return PacketListener(std::move(descriptor), options.path, std::move(lock));
 }
 
@@ -123,15 +163,22 @@ absl::StatusOr<PacketListener> PacketListener::Inherit(
                      ", which the daemon was started with, is no Unix socket "
                      "of sequenced packets that listens"));
   }
+  const std::string path = PathOf(fd);
+  TERRACE_RETURN_IF_ERROR(CheckMode(path));
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
       fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || !AskForSenders(fd)) {
     return ErrnoError("a socket that listens", "cannot be set up", errno);
   }
-  return PacketListener(std::move(descriptor), PathOf(fd), OwnDescriptor());
+  RefuseDescriptors(fd);
+  return PacketListener(std::move(descriptor), path, OwnDescriptor());
 }
 
-PacketListener::~PacketListener() {
+PacketListener::~PacketListener() { Stop(); }
+
+void PacketListener::Stop() {
+  if (!descriptor_.ok()) return;
+  descriptor_.Close();
   if (lock_.ok()) unlink(path_.c_str());
 }
 
@@ -145,7 +192,7 @@ absl::StatusOr<std::optional<PacketSocket>> PacketListener::Accept() {
     error = errno;
     if (fd >= 0) accepted = OwnDescriptor::Of(fd);
   }
-  if (accepted.ok()) return PacketSocket::Of(std::move(accepted));
+  if (accepted.ok()) return PacketSocket::Of(std::move(accepted), path_);
   const bool is_nobody = error == EAGAIN || error == EINTR ||
                          error == ECONNABORTED;  // it has gone meanwhile
   if (is_nobody) return std::nullopt;

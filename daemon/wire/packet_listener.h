@@ -2,9 +2,9 @@
 // sequenced packets in the file system, of mode 0660 at most.
 //
 // One that the daemon makes has a lock beside it (PATH.lock), which the kernel
-// gives back with the process: the path is taken from a daemon that is gone,
-// and never from one that is there. One that a service manager made for the
-// daemon stays when it ends.
+// gives back with the process, and the path is taken where nobody listens any
+// more alone. One that a service manager made for the daemon stays when it
+// ends.
 //
 // A listener belongs to one thread.
 #pragma once
@@ -29,14 +29,14 @@ struct ListenOptions {
 
 class PacketListener {
  public:
-  // FailedPrecondition: another process has the path, or something there is no
-  // socket; PermissionDenied, NotFound, ResourceExhausted, as the system has
-  // it; each names the path.
+  // FailedPrecondition: another process listens at the path or has its lock, or
+  // something there is no socket; PermissionDenied, NotFound,
+  // ResourceExhausted, as the system has it; each names the path.
   static absl::StatusOr<PacketListener> Make(const ListenOptions& options);
   // InvalidArgument: the descriptor, which is closed then, is no such socket,
-  // or does not listen.
+  // does not listen, has no path, or lets everybody connect.
   static absl::StatusOr<PacketListener> Inherit(OwnDescriptor descriptor);
-  // Removes the path of one that was made.
+  // Stops; the lock ends with the object.
   ~PacketListener();
   PacketListener(PacketListener&&) = default;
   PacketListener& operator=(PacketListener&&) = delete;
@@ -44,6 +44,10 @@ class PacketListener {
   // Nothing: nobody waits to be connected. ResourceExhausted: there is no
   // descriptor to be had for who does.
   absl::StatusOr<std::optional<PacketSocket>> Accept();
+
+  // Nobody can connect any more; the path of one that was made is removed. Its
+  // lock stays, so that what the daemon has is not another's yet.
+  void Stop();
 
   const std::string& path() const { return path_; }
   // For poll(2) and epoll(7) alone.

@@ -12,7 +12,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "daemon/wire/envelope.h"
 #include "daemon/wire/socket_address.h"
@@ -21,19 +21,13 @@
 namespace terrace {
 namespace {
 
-// Room for a sender and for some descriptors, so that these can be closed. The
-// kernel closes those that have no room.
-constexpr size_t kControlBytes =
-    CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(8 * sizeof(int));
+// Room for a sender, and for no descriptor: the kernel lets go of what has
+// none. To close one here could block, as its file may be a FUSE file system's.
+constexpr size_t kControlBytes = CMSG_SPACE(sizeof(ucred));
 // poll(2) counts milliseconds; a longer wait is several.
 constexpr absl::Duration kLongestPoll = absl::Seconds(60);
 // connect(2) takes no time at all for all that there is.
 constexpr absl::Duration kLeastWait = absl::Milliseconds(1);
-
-absl::Status Gone(absl::string_view why) {
-  return absl::UnavailableError(
-      absl::StrCat("the other end of the connection is gone", why));
-}
 
 bool IsGone(int error) {
   return error == EPIPE || error == ECONNRESET || error == ENOTCONN;
@@ -42,7 +36,7 @@ bool IsGone(int error) {
 // Waits for the events, or until the deadline; false: it has passed.
 bool AwaitEvents(int fd, int16_t events, absl::Time deadline) {
   while (true) {
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - SystemClock().Now();
     if (left <= absl::ZeroDuration()) return false;
     const int64_t timeout_ms =
         absl::ToInt64Milliseconds(std::min(left, kLongestPoll)) + 1;
@@ -51,43 +45,26 @@ bool AwaitEvents(int fd, int16_t events, absl::Time deadline) {
   }
 }
 
-// Waits while the listener's queue is full; then errno is EAGAIN.
+// Waits while the listener's queue is full, for some time; then errno is
+// EAGAIN.
 bool ConnectBy(int fd, const SocketAddress& address, absl::Time deadline) {
   const absl::Duration left =
-      std::clamp(deadline - absl::Now(), kLeastWait, kLongestPoll);
+      std::clamp(deadline - SystemClock().Now(), kLeastWait, kLongestPoll);
   const timeval timeout = absl::ToTimeval(left);
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
   return connect(fd, address.get(), address.size()) == 0;
 }
 
-// What came beside a packet's bytes.
-struct Beside {
-  std::optional<Peer> sender;
-  int descriptors = 0;  // closed
-};
-
-void CloseAll(const cmsghdr& header, Beside* beside) {
-  const size_t count = (header.cmsg_len - CMSG_LEN(0)) / sizeof(int);
-  for (size_t i = 0; i < count; ++i) {
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(&header) + i * sizeof(int), sizeof(int));
-    close(fd);
-    ++beside->descriptors;
-  }
-}
-
-Beside TakeBeside(msghdr& message) {
-  Beside beside;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET) continue;
-    if (header->cmsg_type == SCM_RIGHTS) CloseAll(*header, &beside);
-    if (header->cmsg_type != SCM_CREDENTIALS) continue;
-    ucred sender = {};
-    std::memcpy(&sender, CMSG_DATA(header), sizeof(sender));
-    beside.sender = Peer{sender.uid, sender.gid, sender.pid};
-  }
-  return beside;
+// Whoever sent the packet, as the kernel says beside it.
+std::optional<Peer> SenderOf(msghdr& message) {
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  const bool is_sender = header != nullptr &&
+                         header->cmsg_level == SOL_SOCKET &&
+                         header->cmsg_type == SCM_CREDENTIALS;
+  if (!is_sender) return std::nullopt;
+  ucred sender = {};
+  std::memcpy(&sender, CMSG_DATA(header), sizeof(sender));
+  return Peer{sender.uid, sender.gid, sender.pid};
 }
 
 }  // namespace
@@ -101,6 +78,7 @@ absl::StatusOr<PacketSocket> PacketSocket::Connect(const std::string& path,
   while (!ConnectBy(descriptor.get(), address, deadline)) {
     const int error = errno;
     if (error == EINTR) continue;
+    if (error == EAGAIN && SystemClock().Now() < deadline) continue;
     if (error == ECONNREFUSED) {
       return absl::NotFoundError(
           absl::StrCat(path, ": nobody listens: ", ErrnoName(error)));
@@ -109,25 +87,27 @@ absl::StatusOr<PacketSocket> PacketSocket::Connect(const std::string& path,
     return absl::DeadlineExceededError(
         absl::StrCat(path, ": too many wait to be connected"));
   }
-  return Of(std::move(descriptor));
+  return Of(std::move(descriptor), path);
 }
 
-absl::StatusOr<PacketSocket> PacketSocket::Of(OwnDescriptor descriptor) {
+absl::StatusOr<PacketSocket> PacketSocket::Of(OwnDescriptor descriptor,
+                                              std::string name) {
   const int fd = descriptor.get();
   const int flags = fcntl(fd, F_GETFL);
   const int on = 1;
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
       setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0) {
-    return ErrnoError("a control socket", "cannot be set up", errno);
+    return ErrnoError(name, "a connection cannot be set up", errno);
   }
-  return PacketSocket(std::move(descriptor));
+  RefuseDescriptors(fd);
+  return PacketSocket(std::move(descriptor), std::move(name));
 }
 
 absl::StatusOr<Peer> PacketSocket::peer() const {
   ucred peer = {};
   socklen_t size = sizeof(peer);
   if (getsockopt(descriptor(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-    return ErrnoError("a control socket", "has no peer", errno);
+    return ErrnoError(name_, "a connection has no peer", errno);
   }
   return Peer{peer.uid, peer.gid, peer.pid};
 }
@@ -139,9 +119,9 @@ absl::StatusOr<bool> PacketSocket::Send(absl::Span<const std::byte> bytes) {
     if (sent >= 0) return true;
     const int error = errno;
     if (error == EINTR) continue;
-    if (error == EAGAIN || error == ENOBUFS) return false;
-    if (IsGone(error)) return Gone("");
-    return ErrnoError("a control socket", "cannot send", error);
+    if (error == EAGAIN) return false;
+    if (IsGone(error)) return Gone();
+    return ErrnoError(name_, "cannot send", error);
   }
 }
 
@@ -164,29 +144,27 @@ absl::StatusOr<std::optional<Packet>> PacketSocket::Receive() {
   if (received < 0) {
     const int error = errno;
     if (error == EAGAIN) return std::nullopt;
-    if (IsGone(error)) return Gone("");
-    return ErrnoError("a control socket", "cannot receive", error);
+    if (IsGone(error)) return Gone();
+    return ErrnoError(name_, "cannot receive", error);
   }
-  const Beside beside = TakeBeside(message);
-  const bool has_descriptors =
-      beside.descriptors > 0 || (message.msg_flags & MSG_CTRUNC) != 0;
-  if (has_descriptors) {
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
     return absl::InvalidArgumentError(
         "a control message with descriptors, which are never taken");
   }
   // No message is empty: this is the end.
-  if (received == 0) return Gone("");
+  if (received == 0) return Gone();
   const bool is_too_long = static_cast<size_t>(received) > kMostPacketBytes ||
                            (message.msg_flags & MSG_TRUNC) != 0;
   if (is_too_long) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a control message of more than ", kMostPacketBytes, " bytes"));
   }
-  if (!beside.sender.has_value()) {
+  const std::optional<Peer> sender = SenderOf(message);
+  if (!sender.has_value()) {
     return absl::InvalidArgumentError("a control message without a sender");
   }
   bytes.resize(static_cast<size_t>(received));
-  return Packet{std::move(bytes), *beside.sender};
+  return Packet{std::move(bytes), *sender};
 }
 
 absl::StatusOr<Packet> PacketSocket::Await(absl::Time deadline) {
@@ -194,9 +172,15 @@ absl::StatusOr<Packet> PacketSocket::Await(absl::Time deadline) {
     TERRACE_ASSIGN_OR_RETURN(std::optional<Packet> packet, Receive());
     if (packet.has_value()) return *std::move(packet);
     if (!AwaitEvents(descriptor(), POLLIN, deadline)) {
-      return absl::DeadlineExceededError("no answer came in time");
+      return absl::DeadlineExceededError(
+          absl::StrCat(name_, ": nothing came before the deadline"));
     }
   }
+}
+
+absl::Status PacketSocket::Gone() const {
+  return absl::UnavailableError(
+      absl::StrCat(name_, ": the other end of the connection is gone"));
 }
 
 std::string PeerText(const Peer& peer) {

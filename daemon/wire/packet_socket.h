@@ -7,7 +7,7 @@
 //   auto packet = socket->Await(deadline);
 //
 // A socket belongs to one thread at a time. Nothing blocks but Connect and
-// Await, which have deadlines.
+// Await, whose deadlines are SystemClock()'s (base/clock.h).
 #pragma once
 
 #include <sys/types.h>
@@ -26,7 +26,9 @@
 
 namespace terrace {
 
-// A process as the kernel names it.
+// A process as the kernel names it: with its effective user where it connected,
+// and its real one beside each packet, which differ in a set-uid program; the
+// pid is 0 where the process is of no namespace that is seen here.
 struct Peer {
   uid_t uid = 0;
   gid_t gid = 0;
@@ -49,8 +51,9 @@ class PacketSocket {
   static absl::StatusOr<PacketSocket> Connect(const std::string& path,
                                               absl::Time deadline);
   // A connected one, which becomes non-blocking and asks for the names of
-  // senders.
-  static absl::StatusOr<PacketSocket> Of(OwnDescriptor descriptor);
+  // senders; `name` is what errors call it.
+  static absl::StatusOr<PacketSocket> Of(OwnDescriptor descriptor,
+                                         std::string name);
 
   // Who connected, as the kernel had it at connect(): Unavailable where the
   // kernel does not say.
@@ -61,8 +64,8 @@ class PacketSocket {
   absl::StatusOr<bool> Send(absl::Span<const std::byte> bytes);
   // Nothing: no packet is there now. Unavailable: the peer is gone.
   // InvalidArgument: a packet of more than kMostPacketBytes, one without a
-  // sender, or one with descriptors, which are closed; the connection is to
-  // end.
+  // sender, or one with descriptors, which do not become this process's; the
+  // connection is to end.
   absl::StatusOr<std::optional<Packet>> Receive();
   // Receive, until there is one; DeadlineExceeded.
   absl::StatusOr<Packet> Await(absl::Time deadline);
@@ -71,10 +74,13 @@ class PacketSocket {
   int descriptor() const { return descriptor_.get(); }
 
  private:
-  explicit PacketSocket(OwnDescriptor descriptor)
-      : descriptor_(std::move(descriptor)) {}
+  PacketSocket(OwnDescriptor descriptor, std::string name)
+      : descriptor_(std::move(descriptor)), name_(std::move(name)) {}
+
+  absl::Status Gone() const;
 
   OwnDescriptor descriptor_;
+  std::string name_;
 };
 
 // "uid 1000, pid 4711".

@@ -27,4 +27,10 @@ OwnDescriptor MakePacketSocket(bool blocks) {
   return fd < 0 ? OwnDescriptor() : OwnDescriptor::Of(fd);
 }
 
+void RefuseDescriptors(int fd) {
+  constexpr int kPassRights = 83;  // SO_PASSRIGHTS, which headers may lack
+  const int off = 0;
+  setsockopt(fd, SOL_SOCKET, kPassRights, &off, sizeof(off));
+}
+
 }  // namespace terrace

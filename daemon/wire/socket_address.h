@@ -32,4 +32,9 @@ class SocketAddress {
 // have. It sets errno if it is not ok().
 OwnDescriptor MakePacketSocket(bool blocks);
 
+// Has the kernel refuse descriptors to who sends them, where it can (Linux
+// 6.16): else they are let go of as they are received. What is accepted by a
+// socket that listens inherits it.
+void RefuseDescriptors(int fd);
+
 }  // namespace terrace

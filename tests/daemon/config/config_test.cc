@@ -230,7 +230,7 @@ TEST(UserNamesTest, AUserThatIsNobodyOrTwiceSaysWhere) {
   const auto check = [](const std::string& text) {
     const auto config = Parse(kTiers + text);
     EXPECT_TRUE(config.ok()) << config.status();
-    return CheckUsers(*config);
+    return UidsOf(*config).status();
   };
   EXPECT_TRUE(check("users.root.weight = 2\n").ok());
   EXPECT_THAT(std::string(check("[users.no-such-user]\n").message()),

@@ -1,5 +1,6 @@
 // What a process may do to the daemon that it is connected to, and how the
 // daemon and the others are after it.
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,11 +10,12 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/strings/str_split.h"
 #include "daemon/wire/packet_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/daemon/server/running_daemon.h"
+#include "tests/daemon/wire/send_descriptors.h"
 
 namespace terrace {
 namespace {
@@ -26,6 +28,7 @@ class HostileClientTest : public testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(daemon_.Serves()); }
   void TearDown() override {
+    if (!daemon_.running()) return;  // the test has ended it
     const auto status = daemon_.Status();
     EXPECT_TRUE(status.ok()) << status.status();
     const ChildResult& ended = daemon_.End();
@@ -93,22 +96,12 @@ TEST_F(HostileClientTest, DescriptorsEndTheConnectionAndAreClosed) {
   const int64_t before = Descriptors();
   for (int round = 0; round < 50; ++round) {
     PacketSocket client = Connected();
-    Bytes bytes = Request(1);
-    const int descriptor = STDIN_FILENO;
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control = {};
-    iovec part = {bytes.data(), bytes.size()};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-    ASSERT_GT(sendmsg(client.descriptor(), &message, 0), 0);
-    EXPECT_TRUE(absl::IsUnavailable(Answer(client).status()));
+    const int error = SendDescriptors(client.descriptor(), {STDIN_FILENO});
+    if (error == 0) {
+      EXPECT_TRUE(absl::IsUnavailable(Answer(client).status()));
+    } else {
+      EXPECT_EQ(error, EPERM);  // the kernel's own
+    }
   }
   AwaitDescriptors(before);
 }
@@ -149,18 +142,22 @@ TEST_F(HostileClientTest, AChildOfTheClientIsAnother) {
 
 TEST_F(HostileClientTest, WhoDoesNotReadHoldsUpNobody) {
   PacketSocket deaf = Connected();
-  int sent = 0;
-  const absl::Time end = absl::Now() + absl::Seconds(2);
-  while (absl::Now() < end) {
-    if (!*deaf.Send(Request(static_cast<uint64_t>(sent)))) break;
-    ++sent;
-  }
+  uint64_t sent = 0;
+  // Until the daemon does not read it either.
+  bool is_full = false;
+  ASSERT_TRUE(daemon_.WaitUntil([&] {
+    for (int i = 0; i < 10'000 && !is_full; ++i) {
+      is_full = !*deaf.Send(Request(sent));
+      if (!is_full) ++sent;
+    }
+    return is_full;
+  }));
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(daemon_.Status().ok());
   // It is answered as it reads, each once and in order.
-  for (int i = 0; i < sent; ++i) {
+  for (uint64_t i = 0; i < sent; ++i) {
     const absl::StatusOr<Envelope> answer = Answer(deaf);
     ASSERT_TRUE(answer.ok()) << answer.status();
-    ASSERT_EQ(answer->sequence, static_cast<uint64_t>(i));
+    ASSERT_EQ(answer->sequence, i);
   }
 }
 
@@ -181,21 +178,17 @@ TEST_F(HostileClientTest, ManyComeAndGoAndNothingIsLeft) {
 
 // Of a daemon with few descriptors: who has no room is turned away, and who is
 // connected is served.
-TEST(FewDescriptorsTest, WhoHasNoRoomIsTurnedAway) {
-  RunningDaemon daemon("", {.before = "ulimit -n 40"});
-  ASSERT_TRUE(daemon.Serves()) << daemon.Wait().errors;
+TEST_F(HostileClientTest, WhoHasNoRoomIsTurnedAway) {
+  const auto most = static_cast<rlim_t>(Descriptors()) + 12;
+  const rlimit limit = {most, most};
+  ASSERT_EQ(prlimit(daemon_.pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
   std::vector<PacketSocket> all;
-  for (int i = 0; i < 60; ++i) {
-    auto made = PacketSocket::Connect(daemon.socket(), Soon());
-    ASSERT_TRUE(made.ok()) << made.status();
-    all.push_back(*std::move(made));
-  }
-  const auto request = Encode({.sequence = 5, .body = StatusRequest()});
+  for (int i = 0; i < 40; ++i) all.push_back(Connected());
   int served = 0;
   int turned_away = 0;
   for (PacketSocket& each : all) {
-    each.Send(*request).IgnoreError();
-    const absl::StatusOr<Packet> answer = each.Await(Soon());
+    each.Send(Request(5)).IgnoreError();
+    const absl::StatusOr<Envelope> answer = Answer(each);
     answer.ok() ? ++served : ++turned_away;
     EXPECT_TRUE(answer.ok() || absl::IsUnavailable(answer.status()))
         << answer.status();
@@ -203,8 +196,23 @@ TEST(FewDescriptorsTest, WhoHasNoRoomIsTurnedAway) {
   EXPECT_GT(served, 5);
   EXPECT_GT(turned_away, 5);
   all.clear();
-  EXPECT_TRUE(daemon.WaitUntil([&] { return daemon.Status().ok(); }));
-  EXPECT_THAT(daemon.End().errors, HasSubstr("turned one away: "));
+  EXPECT_TRUE(daemon_.WaitUntil([&] { return daemon_.Status().ok(); }));
+  EXPECT_THAT(daemon_.End().errors, HasSubstr("turned one away: "));
+}
+
+TEST_F(HostileClientTest, WhoIsRefusedWithoutEndFillsNoLog) {
+  std::vector<PacketSocket> all;
+  for (int i = 0; i < 64; ++i) all.push_back(Connected());
+  for (int round = 0; round < 500; ++round) {
+    EXPECT_TRUE(absl::IsResourceExhausted(daemon_.Status().status()));
+  }
+  all.clear();
+  EXPECT_TRUE(daemon_.WaitUntil([&] { return daemon_.Status().ok(); }));
+  const std::string log = daemon_.End().errors;
+  const size_t lines =
+      std::vector<std::string>(absl::StrSplit(log, "refused uid")).size() - 1;
+  EXPECT_GE(lines, 1u) << log;
+  EXPECT_LT(lines, 60u) << log;
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
 #include "daemon/client/control_client.h"
 
@@ -93,7 +92,7 @@ bool RunningDaemon::WaitUntilTold(const std::string& words) {
 bool RunningDaemon::Serves() { return WaitUntilTold("READY=1"); }
 
 absl::StatusOr<DaemonStatus> RunningDaemon::Status() const {
-  return AskStatus(socket_, absl::Now() + absl::Seconds(30));
+  return AskStatus(socket_, Soon());
 }
 
 const ChildResult& RunningDaemon::End() {

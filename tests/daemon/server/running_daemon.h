@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "daemon/wire/envelope.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_directory.h"
@@ -26,7 +26,7 @@
 namespace terrace {
 
 // The latest that anything here takes.
-inline absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+inline absl::Time Soon() { return SystemClock().Now() + absl::Seconds(30); }
 
 class RunningDaemon {
  public:

@@ -9,7 +9,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "daemon/client/control_client.h"
 #include "daemon/wire/packet_listener.h"
 #include "gmock/gmock.h"
@@ -34,6 +33,14 @@ std::vector<PacketSocket> Connected(const RunningDaemon& daemon, int count) {
     if (made.ok()) all.push_back(*std::move(made));
   }
   return all;
+}
+
+// A build below a folder that is its user's alone is nobody else's to run.
+bool OthersMayRunIt() {
+  return ChildProcess({"/usr/bin/setpriv", "--clear-groups", "--reuid=4711",
+                       "--regid=4711", TERRACED_PROGRAM, "--version"})
+             .Wait()
+             .exit_code == 0;
 }
 
 TEST(TerracedTest, ItServesUntilItIsToldToEnd) {
@@ -73,6 +80,15 @@ TEST(TerracedTest, AServiceManagerHearsHowItIs) {
   EXPECT_THAT(daemon.Told(), testing::Contains(HasSubstr("STOPPING=1")));
 }
 
+TEST(TerracedTest, AServiceManagerThatDoesNotListenIsNotWaitedFor) {
+  RunningDaemon daemon("", {.before = "export WATCHDOG_USEC=3000"});
+  ASSERT_TRUE(daemon.Serves()) << daemon.Wait().errors;
+  // Its socket has room for some words; this takes a hundred and more.
+  const absl::Time end = SystemClock().Now() + absl::Milliseconds(300);
+  while (SystemClock().Now() < end) ASSERT_TRUE(daemon.Status().ok());
+  EXPECT_EQ(daemon.End().exit_code, 0);
+}
+
 TEST(TerracedTest, WithoutAWatchNobodyHearsThatItLives) {
   RunningDaemon daemon("");
   ASSERT_TRUE(daemon.Serves());
@@ -98,8 +114,42 @@ TEST(TerracedTest, AnInheritedSocketIsServedAndStays) {
   EXPECT_TRUE(AskStatus(path, Soon()).ok());
   EXPECT_EQ(daemon.End().exit_code, 0);
   EXPECT_TRUE(std::filesystem::exists(path));
-  // Who connects now waits for the next one.
-  EXPECT_TRUE(PacketSocket::Connect(path, Soon()).ok());
+}
+
+// As a user's daemon and its command line find each other.
+TEST(TerracedTest, WithoutASocketItIsFoundInTheUsersFolder) {
+  if (getuid() == 0 && !OthersMayRunIt()) {
+    GTEST_SKIP() << TERRACED_PROGRAM << " is for one user";
+  }
+  const TemporaryDirectory directory;
+  const uid_t uid = getuid() == 0 ? 4711 : 0;
+  const std::string folder = directory.MakeDirectory("user");
+  if (uid != 0) {
+    ASSERT_EQ(chown(folder.c_str(), uid, uid), 0);
+    ASSERT_EQ(chmod(directory.path().c_str(), 0711), 0);
+  }
+  RunningDaemon daemon("", {.before = "export XDG_RUNTIME_DIR=" + folder,
+                            .uid = uid,
+                            .owns_socket = false});
+  ASSERT_TRUE(daemon.Serves()) << daemon.Wait().errors;
+  EXPECT_TRUE(AskStatus(folder + "/terrace/control.sock", Soon()).ok());
+  EXPECT_EQ(daemon.End().exit_code, 0);
+}
+
+TEST(TerracedTest, WhatHasTheSocketHasAllUntilItsEnd) {
+  RunningDaemon daemon("drain_seconds = 1\n");
+  ASSERT_TRUE(daemon.Serves());
+  daemon.Kill(SIGSTOP);
+  // It cannot end now, and its socket is not another's.
+  daemon.Kill(SIGTERM);
+  const ChildResult second =
+      ChildProcess({TERRACED_PROGRAM, "--config", daemon.config(), "--socket",
+                    daemon.socket()})
+          .Wait();
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_THAT(second.errors, HasSubstr("another daemon listens there"));
+  daemon.Kill(SIGCONT);
+  EXPECT_EQ(daemon.Wait().exit_code, 0) << daemon.Wait().errors;
 }
 
 TEST(TerracedTest, AnInheritedDescriptorOfAnotherNameIsRefused) {
@@ -233,6 +283,7 @@ TEST(TerracedTest, QuotasAreReadAgainAndABrokenFileChangesNothing) {
 
 TEST(TerracedTest, AnOrdinaryUserMayRunIt) {
   if (getuid() != 0) GTEST_SKIP() << "every test is an ordinary user's";
+  if (!OthersMayRunIt()) GTEST_SKIP() << TERRACED_PROGRAM << " is for one user";
   constexpr uid_t kUid = 4711;
   RunningDaemon daemon("", {.uid = kUid});
   ASSERT_TRUE(daemon.Serves()) << daemon.Wait().errors;
@@ -245,26 +296,30 @@ TEST(TerracedTest, AnOrdinaryUserMayRunIt) {
 
 TEST(TerracedTest, OneUserDoesNotSeeAnother) {
   if (getuid() != 0) GTEST_SKIP() << "it takes root to be two users";
+  if (!OthersMayRunIt()) GTEST_SKIP() << TERRACED_PROGRAM << " is for one user";
   RunningDaemon daemon("group = '4711'\n");
   ASSERT_TRUE(daemon.Serves());
-  const std::vector<PacketSocket> roots = Connected(daemon, 2);
-  const auto as_other = [&](const std::string& uid, const std::string& gid) {
-    return ChildProcess({"/usr/bin/setpriv", "--clear-groups", "--reuid=" + uid,
-                         "--regid=" + gid, TERRACE_PROGRAM, "status",
-                         "--daemon", daemon.socket()})
-        .Wait();
-  };
-  // Whoever is not of the group cannot even connect.
-  const ChildResult stranger = as_other("4712", "4712");
-  EXPECT_EQ(stranger.exit_code, 1);
-  EXPECT_THAT(stranger.errors, HasSubstr("EACCES"));
   // The directory of a test is its user's.
   std::filesystem::permissions(
       std::filesystem::path(daemon.config()).parent_path(),
       std::filesystem::perms(0711));
-  const ChildResult member = as_other("4712", "4711");
+  std::filesystem::permissions(
+      std::filesystem::path(daemon.socket()).parent_path(),
+      std::filesystem::perms(0711));
+  const std::vector<PacketSocket> roots = Connected(daemon, 2);
+  const auto as_other = [&](const std::string& group) {
+    return ChildProcess({"/usr/bin/setpriv", "--clear-groups", "--reuid=4712",
+                         "--regid=" + group, TERRACE_PROGRAM, "status",
+                         "--daemon", daemon.socket()})
+        .Wait();
+  };
+  // Whoever is not of the group cannot even connect.
+  const ChildResult stranger = as_other("4712");
+  EXPECT_EQ(stranger.exit_code, 1);
+  EXPECT_THAT(stranger.errors, HasSubstr("EACCES"));
+  const ChildResult member = as_other("4711");
   EXPECT_EQ(member.exit_code, 0) << member.errors;
-  EXPECT_THAT(member.output, HasSubstr("uid 4712: 1 connections"));
+  EXPECT_THAT(member.output, HasSubstr("uid 4712: 1 of 64 connections"));
   EXPECT_THAT(member.output, Not(HasSubstr("uid 0")));
 }
 
@@ -284,7 +339,7 @@ TEST(TerracedTest, TheCommandLineShowsIt) {
   const ChildResult json = status({"--json"});
   EXPECT_EQ(json.exit_code, 0) << json.errors;
   EXPECT_THAT(json.output, HasSubstr(absl::StrCat("\"pid\": ", daemon.pid())));
-  EXPECT_THAT(json.output, HasSubstr("\"connection_limit\": null"));
+  EXPECT_THAT(json.output, HasSubstr("\"connection_limit\": 64"));
   EXPECT_EQ(daemon.End().exit_code, 0);
   const ChildResult gone = status({});
   EXPECT_EQ(gone.exit_code, 1);

@@ -14,10 +14,13 @@
 #include <thread>
 
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "daemon/wire/envelope.h"
 #include "daemon/wire/packet_listener.h"
+#include "daemon/wire/socket_address.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/daemon/wire/send_descriptors.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {
@@ -32,7 +35,7 @@ Bytes BytesOf(const std::string& text) {
   return {data, data + text.size()};
 }
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(10); }
+absl::Time Soon() { return SystemClock().Now() + absl::Seconds(10); }
 
 int OpenDescriptors() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
@@ -83,7 +86,8 @@ TEST_F(PacketSocketTest, PacketsComeWholeInOrderWithTheirSender) {
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(second->bytes.size(), kMostPacketBytes);
   EXPECT_FALSE(server.Receive()->has_value());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(server.Await(absl::Now()).status()));
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(server.Await(SystemClock().Now()).status()));
 }
 
 TEST_F(PacketSocketTest, AnEndIsToldToBoth) {
@@ -131,29 +135,28 @@ TEST_F(PacketSocketTest, TooLongAPacketIsRefused) {
   EXPECT_THAT(Refused(server), HasSubstr("more than 65536 bytes"));
 }
 
-// A few, and more than a receiver makes room for.
-TEST_F(PacketSocketTest, DescriptorsAreRefusedAndClosed) {
+// By the kernel, where it can.
+TEST_F(PacketSocketTest, DescriptorsAreRefused) {
   PacketSocket client = Connected();
   PacketSocket server = Accepted();
-  const int before = OpenDescriptors();
-  for (const size_t count : {1u, 8u, 9u, 253u}) {
-    const std::vector<int> descriptors(count, STDIN_FILENO);
-    std::vector<char> control(CMSG_SPACE(count * sizeof(int)));
-    char byte = 'x';
-    iovec part = {&byte, 1};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(count * sizeof(int));
-    std::memcpy(CMSG_DATA(header), descriptors.data(), count * sizeof(int));
-    ASSERT_EQ(sendmsg(client.descriptor(), &message, 0), 1) << errno;
-    EXPECT_THAT(Refused(server), HasSubstr("never taken")) << count;
-    EXPECT_EQ(OpenDescriptors(), before) << count;
+  const int on = 1;
+  constexpr int kPassRights = 83;  // SO_PASSRIGHTS
+  const bool has_right = setsockopt(server.descriptor(), SOL_SOCKET,
+                                    kPassRights, &on, sizeof(on)) == 0;
+  for (const bool is_passed : {true, false}) {
+    if (!is_passed) RefuseDescriptors(server.descriptor());
+    const int before = OpenDescriptors();
+    for (const size_t count : {1u, 8u, 253u}) {
+      const int error = SendDescriptors(client.descriptor(),
+                                        std::vector<int>(count, STDIN_FILENO));
+      if (is_passed || !has_right) {
+        ASSERT_EQ(error, 0);
+        EXPECT_THAT(Refused(server), HasSubstr("never taken")) << count;
+      } else {
+        EXPECT_EQ(error, EPERM);
+      }
+      EXPECT_EQ(OpenDescriptors(), before) << count;
+    }
   }
 }
 
@@ -177,7 +180,7 @@ TEST_F(PacketSocketTest, AFullQueueIsWaitedForUntilTheDeadline) {
   std::vector<PacketSocket> all;
   absl::Status full;
   while (full.ok() && all.size() < 1000) {
-    auto made = PacketSocket::Connect(path_, absl::Now());
+    auto made = PacketSocket::Connect(path_, SystemClock().Now());
     full = made.status();
     if (made.ok()) all.push_back(*std::move(made));
   }
@@ -210,6 +213,33 @@ TEST_F(PacketSocketTest, ASecondListenerIsRefused) {
   Connected();
 }
 
+// Its lock may be another kind's, or have been removed.
+TEST_F(PacketSocketTest, APathWhereAnybodyListensIsLeft) {
+  listener_.reset();
+  for (const int kind : {SOCK_STREAM, SOCK_SEQPACKET}) {
+    const std::string path = path_ + std::to_string(kind);
+    const auto address = SocketAddress::Of(path);
+    ASSERT_TRUE(address.ok());
+    const int fd = socket(AF_UNIX, kind | SOCK_CLOEXEC, 0);
+    ASSERT_EQ(bind(fd, address->get(), address->size()), 0);
+    ASSERT_EQ(listen(fd, 1), 0);
+    const absl::Status refused = PacketListener::Make({.path = path}).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_TRUE(std::filesystem::exists(path));
+    close(fd);
+    EXPECT_TRUE(PacketListener::Make({.path = path}).ok());
+  }
+}
+
+TEST_F(PacketSocketTest, OneThatHasStoppedKeepsItsLock) {
+  listener_->Stop();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      PacketListener::Make({.path = path_}).status()));
+  listener_.reset();
+  EXPECT_TRUE(PacketListener::Make({.path = path_}).ok());
+}
+
 TEST_F(PacketSocketTest, APathIsTakenFromWhoIsGoneAndFromNobodyElse) {
   listener_.reset();
   // A socket that nobody listens at, as a killed process leaves it.
@@ -238,6 +268,14 @@ TEST_F(PacketSocketTest, TheSocketIsForItsUserOrAGroup) {
   ASSERT_EQ(lstat(path_.c_str(), &found), 0);
   EXPECT_EQ(found.st_mode & 0777u, 0660u);
   EXPECT_EQ(found.st_gid, getgid());
+  // Whatever the process's mask is.
+  made->Stop();
+  const mode_t mask = umask(0077);
+  auto again = PacketListener::Make({.path = path_ + "2", .group = getgid()});
+  umask(mask);
+  ASSERT_TRUE(again.ok()) << again.status();
+  ASSERT_EQ(lstat((path_ + "2").c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777u, 0660u);
 }
 
 TEST_F(PacketSocketTest, AnInheritedSocketListensAndStays) {
@@ -252,6 +290,15 @@ TEST_F(PacketSocketTest, AnInheritedSocketListensAndStays) {
   }
   EXPECT_TRUE(std::filesystem::exists(path_));
   Connected();
+}
+
+TEST_F(PacketSocketTest, OneForEverybodyIsNotInherited) {
+  ASSERT_EQ(chmod(path_.c_str(), 0666), 0);
+  const auto inherited =
+      PacketListener::Inherit(OwnDescriptor::Of(dup(listener_->descriptor())));
+  EXPECT_TRUE(absl::IsInvalidArgument(inherited.status()));
+  EXPECT_THAT(std::string(inherited.status().message()),
+              HasSubstr("everybody may connect"));
 }
 
 TEST_F(PacketSocketTest, AnotherDescriptorIsNotInherited) {

@@ -1,0 +1,30 @@
+// A thread of a child of this process that does not turn any more, as far as
+// the others can see, until the object's end.
+//
+// It belongs to the thread that made it, which alone may be the tracer.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+namespace terrace {
+
+class StoppedThread {
+ public:
+  // By its name; ok() is false where there is none or tracing is not allowed.
+  StoppedThread(pid_t process, const std::string& name);
+  ~StoppedThread();
+  StoppedThread(const StoppedThread&) = delete;
+  StoppedThread& operator=(const StoppedThread&) = delete;
+
+  bool ok() const { return is_stopped_; }
+  // Until its process ends, which is not seen to have ended before.
+  void AwaitEnd();
+
+ private:
+  pid_t thread_ = 0;
+  bool is_stopped_ = false;
+};
+
+}  // namespace terrace
