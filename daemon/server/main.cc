@@ -77,8 +77,9 @@ int Main(const std::vector<std::string>& words) {
   }
   DaemonOptions options;
   options.config_file = "/etc/terrace/terraced.toml";
-  if (arguments->Has("config"))
+  if (arguments->Has("config")) {
     options.config_file = arguments->options["config"];
+  }
   options.default_socket = DefaultSocket(std::getenv("XDG_RUNTIME_DIR"));
   if (arguments->Has("socket")) options.socket = arguments->options["socket"];
   return Serve(options);
