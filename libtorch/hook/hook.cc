@@ -177,6 +177,8 @@ absl::Status Hook::Close(AtClose what) {
 }
 
 HookStats Hook::stats() const {
+  // One that died while a thread gave its room back is let go of here at last.
+  storages_->Sweep();
   const ByteWindowStats window = storages_->window().stats();
   HookStats stats;
   stats.managed_tensors = storages_->count();

@@ -54,7 +54,9 @@ class ManagedStorages final
   // Does what Hook::Close describes; `restore` stands for kRestore.
   absl::Status Close(bool restore);
   // Lets go of storages that have died, or that have other bytes.
-  void Sweep() { lives_.Sweep(); }
+  void Sweep() {
+    if (process_.IsCurrent()) lives_.Sweep();
+  }
 
   void OnGone(std::shared_ptr<ManagedStorage> storage) override;
   void OnRefused(const absl::Status& why) override { NoteError(why); }

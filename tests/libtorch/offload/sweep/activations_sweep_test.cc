@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/io_fault.h"
 #include "tests/libtorch/offload/activations_fixture.h"
 #include "tests/libtorch/offload/sweep/faulty_tiers.h"
@@ -43,11 +44,19 @@ class FaultyActivations : public ActivationsTest {
     EXPECT_EQ(thrown, "");
     ExpectGradientsOf(seed);
   }
+  // Soon: a thread that gives one's room back may have the last reference.
+  void ExpectNoneManaged() {
+    const absl::Time end = absl::Now() + OnThisMachine(absl::Seconds(10));
+    while (offload_->stats().hook.managed_tensors > 0 && absl::Now() < end) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    EXPECT_EQ(offload_->stats().hook.managed_tensors, 0);
+  }
   void ExpectGradientsOf(int64_t seed) {
     plain_->zero_grad();
     Plain(seed).backward();
     ExpectSameGradients();
-    EXPECT_EQ(offload_->stats().hook.managed_tensors, 0);
+    ExpectNoneManaged();
   }
   // Unavailable: the next one has no path left.
   void ExpectFull(const absl::Status& error) {
@@ -73,7 +82,7 @@ TEST_F(FaultyActivations, OneThatCannotBeWrittenAsItLeavesEndsForward) {
                     HasSubstr("memory:0, offset ")));
   ExpectFull(offload_->error());
   // The graph is gone, and what it had is free.
-  EXPECT_EQ(offload_->stats().hook.managed_tensors, 0);
+  ExpectNoneManaged();
   EXPECT_EQ(UsedBelow(), 0);
   // What has room in memory needs no disk.
   model_->zero_grad();
@@ -93,7 +102,7 @@ TEST_F(FaultyActivations, OneForWhichTheFileCannotGrowEndsForward) {
               AllOf(StartsWith("terrace: 'activation 0 of step 1' 32 KiB: "),
                     HasSubstr("cannot preallocate"), HasSubstr("ENOSPC")));
   EXPECT_TRUE(absl::IsResourceExhausted(offload_->error()));
-  EXPECT_EQ(offload_->stats().hook.managed_tensors, 0);
+  ExpectNoneManaged();
   Mend();
   ExpectPass(1);
 }
@@ -167,7 +176,7 @@ TEST_P(ActivationsSweep, EachCallOfAStepInTurn) {
                                 HasSubstr(GetParam().cause)));
       }
       EXPECT_FALSE(offload_->error().ok());
-      EXPECT_EQ(offload_->stats().hook.managed_tensors, 0);
+      ExpectNoneManaged();
       Mend();
       ASSERT_LT(tries, most_tries()) << text;
       text = Pass(call);
