@@ -170,7 +170,7 @@ def test_a_rank_killed_in_a_save(doomed, when, tmp_path, tmp_path_factory):
     started = time.monotonic()
     crew.start(save_and_be_killed, directory, doomed, when)
     saved, errors = crew.result(1 - doomed)
-    crew.processes[doomed].join(20)
+    crew.processes[doomed].join(120)
     assert crew.processes[doomed].exitcode == -signal.SIGKILL
     crew.close()
     print(f'{time.monotonic() - started:.1f} s')
