@@ -38,5 +38,7 @@ int RunBench(const std::vector<std::string>& arguments);
 
 // "terrace doctor: <message>" on standard error.
 void PrintError(const std::string& subcommand, const std::string& message);
+// To standard output, all of it; else the error is printed: false.
+bool PrintText(const std::string& subcommand, const std::string& text);
 
 }  // namespace terrace::cli

@@ -39,6 +39,13 @@ void PrintError(const std::string& subcommand, const std::string& message) {
   std::fprintf(stderr, "terrace %s: %s\n", subcommand.c_str(), message.c_str());
 }
 
+bool PrintText(const std::string& subcommand, const std::string& text) {
+  const bool printed =
+      std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  if (!printed) PrintError(subcommand, "standard output cannot be written");
+  return printed;
+}
+
 absl::StatusOr<std::vector<TierSpec>> ParseTiers(
     const std::vector<std::string>& texts) {
   std::vector<TierSpec> tiers;
@@ -73,9 +80,7 @@ int RunDoctor(const std::vector<std::string>& arguments) {
   const MachineReport report = ProbeMachine(parsed->words, *tiers);
   const std::string text =
       parsed->Has("json") ? JsonOf(report, config) : TextOf(report, config);
-  const bool printed =
-      std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-  if (!printed) PrintError("doctor", "standard output cannot be written");
+  const bool printed = PrintText("doctor", text);
   return printed && report.usable() ? kSuccess : kFailure;
 }
 

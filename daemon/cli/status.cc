@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -64,11 +63,9 @@ std::string JsonOf(const DaemonStatus& status) {
   }
   Json users = Json::array();
   for (const DaemonStatus::User& each : status.users) {
-    users.push_back(
-        {{"uid", each.uid},
-         {"connections", each.connections},
-         {"connection_limit",
-          each.connection_limit == 0 ? Json() : Json(each.connection_limit)}});
+    users.push_back({{"uid", each.uid},
+                     {"connections", each.connections},
+                     {"connection_limit", each.connection_limit}});
   }
   const Json json = {{"format", 1},
                      {"phase", status.phase},
@@ -110,10 +107,7 @@ int RunStatus(const std::vector<std::string>& words) {
   }
   const std::string text =
       arguments->Has("json") ? JsonOf(*status) : TextOf(*status);
-  const bool printed =
-      std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-  if (!printed) PrintError("status", "standard output cannot be written");
-  return printed ? kSuccess : kFailure;
+  return PrintText("status", text) ? kSuccess : kFailure;
 }
 
 }  // namespace terrace::cli

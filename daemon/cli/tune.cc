@@ -63,13 +63,6 @@ std::string FormatProfile(const MachineProfile& profile) {
   return table.Format(kWidth);
 }
 
-bool Print(const std::string& text) {
-  const bool printed =
-      std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-  if (!printed) PrintError("tune", "standard output cannot be written");
-  return printed;
-}
-
 // Tells what of a profile still holds.
 int CheckProfile(const Arguments& arguments, const std::vector<TierSpec>& tiers,
                  const std::string& file) {
@@ -88,7 +81,7 @@ int CheckProfile(const Arguments& arguments, const std::vector<TierSpec>& tiers,
   for (const std::string& reason : stale) {
     absl::StrAppend(&text, "stale: ", reason, "\n");
   }
-  return Print(text) && stale.empty() ? kSuccess : kFailure;
+  return PrintText("tune", text) && stale.empty() ? kSuccess : kFailure;
 }
 
 }  // namespace
@@ -128,7 +121,7 @@ int RunTune(const std::vector<std::string>& arguments) {
       parsed->Has("json")
           ? ToJson(*profile)
           : absl::StrCat(FormatProfile(*profile), "\nwritten to ", file, "\n");
-  return Print(text) ? kSuccess : kFailure;
+  return PrintText("tune", text) ? kSuccess : kFailure;
 }
 
 }  // namespace terrace::cli

@@ -1,6 +1,5 @@
 #include "daemon/config/daemon_config.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -22,14 +21,6 @@ constexpr int64_t kMostCount = 1 << 20;
 constexpr int64_t kMostWeight = 1000;  // as of IoWeights
 constexpr int64_t kMostDrainSeconds = 3600;
 constexpr int64_t kMostFileBytes = int64_t{1} << 20;
-
-std::vector<std::string> NamesOf(const std::vector<DaemonConfig::Tier>& tiers) {
-  std::vector<std::string> names;
-  for (const DaemonConfig::Tier& each : tiers) {
-    names.push_back(TierName(each.spec));
-  }
-  return names;
-}
 
 absl::StatusOr<TierSpec> ReadTier(const TableReader& reader,
                                   const TomlValue& text) {
@@ -59,9 +50,7 @@ absl::StatusOr<std::vector<DaemonConfig::Tier>> ReadTiers(TableReader& reader) {
   if (texts != nullptr) {
     for (const TomlValue& text : texts->items) {
       TERRACE_ASSIGN_OR_RETURN(TierSpec tier, ReadTier(reader, text));
-      const std::vector<std::string> names = NamesOf(tiers);
-      if (std::find(names.begin(), names.end(), TierName(tier)) !=
-          names.end()) {
+      if (FindTier(tiers, TierName(tier)) != nullptr) {
         return reader.ErrorAt(text.position,
                               absl::StrCat(TierName(tier), " is named twice"));
       }
@@ -158,6 +147,14 @@ absl::StatusOr<DaemonConfig::User> ReadUser(TableReader reader) {
 }
 
 }  // namespace
+
+const DaemonConfig::Tier* FindTier(const std::vector<DaemonConfig::Tier>& tiers,
+                                   absl::string_view name) {
+  for (const DaemonConfig::Tier& each : tiers) {
+    if (TierName(each.spec) == name) return &each;
+  }
+  return nullptr;
+}
 
 std::vector<TierSpec> DaemonConfig::TierSpecs() const {
   std::vector<TierSpec> specs;

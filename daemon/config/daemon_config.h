@@ -83,6 +83,10 @@ struct DaemonConfig {
   Quota OfJob(const std::string& user, const std::string& job) const;
 };
 
+// The one of that TierName; null: there is none.
+const DaemonConfig::Tier* FindTier(const std::vector<DaemonConfig::Tier>& tiers,
+                                   absl::string_view name);
+
 // InvalidArgument, whose message begins with "FILE:LINE:COLUMN: ": the text is
 // not TOML, a key is not known, a value is of another kind or out of its range,
 // a tier is named twice or is not one of the daemon's, or a quota can never be

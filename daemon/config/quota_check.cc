@@ -30,7 +30,7 @@ class QuotaCheck {
   // A quota of tiers that there are, within their budgets.
   absl::Status CheckTiers(const Quota& quota) const {
     for (const auto& [name, bytes] : quota.tier_bytes) {
-      const DaemonConfig::Tier* const tier = Find(name);
+      const DaemonConfig::Tier* const tier = FindTier(config_.tiers, name);
       if (tier == nullptr) {
         return ErrorAt(config_.file, bytes.position,
                        absl::StrCat(name,
@@ -66,12 +66,6 @@ class QuotaCheck {
   }
 
  private:
-  const DaemonConfig::Tier* Find(const std::string& name) const {
-    for (const DaemonConfig::Tier& each : config_.tiers) {
-      if (TierName(each.spec) == name) return &each;
-    }
-    return nullptr;
-  }
   std::string Names() const {
     return absl::StrJoin(config_.tiers, ", ",
                          [](std::string* out, const DaemonConfig::Tier& each) {

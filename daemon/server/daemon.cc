@@ -15,14 +15,13 @@
 #include "base/status_macros.h"
 #include "daemon/config/user_names.h"
 #include "daemon/wire/default_socket.h"
+#include "daemon/wire/poll_timeout.h"
 #include "terrace/version.h"
 
 namespace terrace {
 namespace {
 
 constexpr char kControlName[] = "control";  // of an inherited socket
-// poll(2) counts milliseconds in an int; a longer wait is several.
-constexpr absl::Duration kLongestPoll = absl::Hours(1);
 
 absl::StatusOr<std::string> SocketOf(const DaemonOptions& options,
                                      const DaemonConfig& config) {
@@ -33,13 +32,6 @@ absl::StatusOr<std::string> SocketOf(const DaemonOptions& options,
   return absl::InvalidArgumentError(
       "there is no XDG_RUNTIME_DIR, and no socket is named: give --socket PATH "
       "or write socket = \"PATH\" in the configuration");
-}
-
-int MillisecondsUntil(absl::Time time) {
-  const absl::Duration left = std::clamp(time - SystemClock().Now(),
-                                         absl::ZeroDuration(), kLongestPoll);
-  const int64_t whole = absl::ToInt64Milliseconds(left);
-  return static_cast<int>(left > absl::ZeroDuration() ? whole + 1 : whole);
 }
 
 }  // namespace
@@ -118,7 +110,7 @@ absl::Status Daemon::ServeOnce(Signals& signals) {
     waits[2].fd = end_->descriptor();
     next = std::min(next, end_->deadline());
   }
-  poll(waits.data(), waits.size(), MillisecondsUntil(next));
+  poll(waits.data(), waits.size(), PollTimeout(next));
   while (const std::optional<int> signal = signals.Next()) {
     if (end_.has_value() && *signal != SIGHUP) {
       return absl::CancelledError("told to end a second time");

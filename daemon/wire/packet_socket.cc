@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "daemon/wire/envelope.h"
+#include "daemon/wire/poll_timeout.h"
 #include "daemon/wire/socket_address.h"
 #include "tiers/system_error.h"
 
@@ -24,32 +25,29 @@ namespace {
 // Room for a sender, and for no descriptor: the kernel lets go of what has
 // none. To close one here could block, as its file may be a FUSE file system's.
 constexpr size_t kControlBytes = CMSG_SPACE(sizeof(ucred));
-// poll(2) counts milliseconds; a longer wait is several.
-constexpr absl::Duration kLongestPoll = absl::Seconds(60);
-// connect(2) takes no time at all for all that there is.
+// A longer wait of connect(2) is several; it takes no time at all for all that
+// there is.
+constexpr absl::Duration kLongestWait = absl::Seconds(60);
 constexpr absl::Duration kLeastWait = absl::Milliseconds(1);
 
 bool IsGone(int error) {
   return error == EPIPE || error == ECONNRESET || error == ENOTCONN;
 }
 
-// Waits for the events, or until the deadline; false: it has passed.
-bool AwaitEvents(int fd, int16_t events, absl::Time deadline) {
-  while (true) {
-    const absl::Duration left = deadline - SystemClock().Now();
-    if (left <= absl::ZeroDuration()) return false;
-    const int64_t timeout_ms =
-        absl::ToInt64Milliseconds(std::min(left, kLongestPoll)) + 1;
-    pollfd entry = {.fd = fd, .events = events, .revents = 0};
-    if (poll(&entry, 1, static_cast<int>(timeout_ms)) > 0) return true;
+// Waits for something to read, or until the deadline; false: it has passed.
+bool AwaitReadable(int fd, absl::Time deadline) {
+  while (const int timeout_ms = PollTimeout(deadline)) {
+    pollfd entry = {.fd = fd, .events = POLLIN, .revents = 0};
+    if (poll(&entry, 1, timeout_ms) > 0) return true;
   }
+  return false;
 }
 
 // Waits while the listener's queue is full, for some time; then errno is
 // EAGAIN.
 bool ConnectBy(int fd, const SocketAddress& address, absl::Time deadline) {
   const absl::Duration left =
-      std::clamp(deadline - SystemClock().Now(), kLeastWait, kLongestPoll);
+      std::clamp(deadline - SystemClock().Now(), kLeastWait, kLongestWait);
   const timeval timeout = absl::ToTimeval(left);
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
   return connect(fd, address.get(), address.size()) == 0;
@@ -171,7 +169,7 @@ absl::StatusOr<Packet> PacketSocket::Await(absl::Time deadline) {
   while (true) {
     TERRACE_ASSIGN_OR_RETURN(std::optional<Packet> packet, Receive());
     if (packet.has_value()) return *std::move(packet);
-    if (!AwaitEvents(descriptor(), POLLIN, deadline)) {
+    if (!AwaitReadable(descriptor(), deadline)) {
       return absl::DeadlineExceededError(
           absl::StrCat(name_, ": nothing came before the deadline"));
     }

@@ -266,6 +266,9 @@ bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
 // another memory, which who holds pins here may wait for.
 bool ByteAdmission::IsStuck(const Round& round,
                             absl::Span<Tensor* const> tensors) const {
+  if (!round.room.AllWaitBut(tensors) && !round.room.FitsNowhere(tensors)) {
+    return false;
+  }
   for (const TierResidency* const each : parts_.working->memories()) {
     if (each->residents().leaving() > 0) return false;
     if (parts_.pins->coming_bytes(each->id()) > 0) return false;
@@ -275,11 +278,8 @@ bool ByteAdmission::IsStuck(const Round& round,
     const bool counts = each->bytes.has_value() || each->tier == residency.id();
     if (counts && each->admitted > 0) return false;
   }
-  if (residency.RangeMayCome(BytesOf(tensors), RoomAwaits::kNoPins,
-                             /*late_fetches=*/false)) {
-    return false;
-  }
-  return round.room.AllWaitBut(tensors) || round.room.FitsNowhere(tensors);
+  return !residency.RangeMayCome(BytesOf(tensors), RoomAwaits::kNoPins,
+                                 /*late_fetches=*/false);
 }
 
 bool ByteAdmission::ServeStuck(Round& round, absl::Time now,
