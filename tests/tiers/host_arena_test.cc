@@ -1,7 +1,9 @@
 #include "tiers/memory/host_arena.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -265,6 +267,39 @@ TEST(HostArenaTest, GrowthThatIsNoneIsRefused) {
   const auto arena = MustCreate({.size_bytes = 4096});
   ASSERT_NE(arena, nullptr);
   EXPECT_EQ(arena->Grow(1).code(), absl::StatusCode::kResourceExhausted);
+}
+
+// As another process would have it: a second mapping of the file.
+TEST(HostArenaTest, ASharedOneIsAMemoryFileOfOneSize) {
+  const auto arena = MustCreate({.size_bytes = 3 << 12,
+                                 .growth_bytes = 2 << 12,
+                                 .huge_pages = HugePages::kOff,
+                                 .shared = true});
+  const int fd = arena->memory_file().get();
+  ASSERT_EQ(arena->memory_file_bytes(), 5 << 12);
+  void* const other =
+      mmap(nullptr, 5 << 12, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ASSERT_NE(other, MAP_FAILED);
+  auto* const bytes = static_cast<std::byte*>(other);
+  arena->bytes()[5000] = std::byte{7};
+  EXPECT_EQ(bytes[5000], std::byte{7});
+  bytes[1] = std::byte{8};
+  EXPECT_EQ(arena->bytes()[1], std::byte{8});
+  ASSERT_TRUE(arena->Grow(2 << 12).ok());
+  ASSERT_EQ(arena->bytes().size(), size_t{5 << 12});
+  arena->bytes()[4 << 12] = std::byte{9};
+  EXPECT_EQ(bytes[4 << 12], std::byte{9});
+  for (const off_t size : {0, 4 << 12, 6 << 12}) {
+    EXPECT_EQ(ftruncate(fd, size), -1) << size;
+    EXPECT_EQ(errno, EPERM);
+  }
+  EXPECT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+  struct stat found = {};
+  ASSERT_EQ(fstat(fd, &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, mode_t{0600});
+  munmap(other, 5 << 12);
+  const auto own = MustCreate({.size_bytes = 1 << 12});
+  EXPECT_FALSE(own->memory_file().ok());
 }
 
 TEST(HostArenaTest, UnmapsUnlessLeaked) {

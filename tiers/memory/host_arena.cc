@@ -1,6 +1,9 @@
 #include "tiers/memory/host_arena.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -157,6 +160,10 @@ absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
                                  static_cast<size_t>(size));
   arena->growth_bytes_ = growth;
   arena->huge_pages_ = options.huge_pages;
+  if (options.shared) {
+    TERRACE_RETURN_IF_ERROR(
+        arena->MapMemoryFile(arena->bytes_.data(), size + growth));
+  }
   TERRACE_RETURN_IF_ERROR(arena->Build(options));
   return arena;
 }
@@ -190,14 +197,42 @@ absl::Status HostArena::Grow(int64_t size_bytes) {
     status = RequireHugePages(area);
   }
   if (!status.ok()) {
-    // Addresses again, as before.
-    madvise(area.data(), area.size(), MADV_DONTNEED);
-    mprotect(area.data(), area.size(), PROT_NONE);
+    Uncommit(area);
     return status;
   }
   bytes_ = absl::MakeSpan(bytes_.data(), bytes_.size() + area.size());
   growth_bytes_ -= size;
   return absl::OkStatus();
+}
+
+// Nobody else can shrink the file, which would make an access here a fault, nor
+// enlarge it beyond what was counted for it.
+absl::Status HostArena::MapMemoryFile(std::byte* begin, int64_t size_bytes) {
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  {
+    const ForkPause pause;
+    memory_file_ = OwnDescriptor::Of(
+        memfd_create("terrace-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  }
+  const int fd = memory_file_.get();
+  const bool made = fd >= 0 && fchmod(fd, S_IRUSR | S_IWUSR) == 0 &&
+                    ftruncate(fd, size_bytes) == 0 &&
+                    fcntl(fd, F_ADD_SEALS, kSeals) == 0 &&
+                    mmap(begin, static_cast<size_t>(size_bytes), PROT_NONE,
+                         MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
+  if (!made) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        Arena(size_bytes), ": no memory file: ", ErrnoName(errno)));
+  }
+  memory_file_bytes_ = size_bytes;
+  return absl::OkStatus();
+}
+
+// Addresses again, as before.
+void HostArena::Uncommit(absl::Span<std::byte> area) const {
+  madvise(area.data(), area.size(),
+          memory_file_.ok() ? MADV_REMOVE : MADV_DONTNEED);
+  mprotect(area.data(), area.size(), PROT_NONE);
 }
 
 absl::Status HostArena::Build(const HostArenaOptions& options) {
@@ -265,6 +300,12 @@ absl::Status HostArena::VerifyNode(int required) {
   return absl::UnavailableError(absl::StrCat(
       Arena(static_cast<int64_t>(bytes_.size())), ": asked for memory node ",
       required, ", but its pages lie on ", absl::StrJoin(*nodes, ", ")));
+}
+
+void HostArena::Empty() {
+  if (!memory_file_.ok()) return;
+  fallocate(memory_file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+            memory_file_bytes_);
 }
 
 absl::Status HostArena::CheckPinned() const {

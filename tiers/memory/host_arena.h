@@ -1,7 +1,11 @@
-// The host tier's memory: one anonymous mapping, 2 MiB aligned, populated at
-// once, huge pages asked for and verified. Grows at its end, as far as address
+// The host tier's memory: one mapping, 2 MiB aligned, populated at once, huge
+// pages asked for and verified. Grows at its end, as far as address
 // space was reserved for that; never shrinks; unmapped by the destructor unless
 // leaked. Thread-compatible. A forked child has no such mapping.
+//
+// It is anonymous, or of a memory file that another process may map too: one
+// that nobody can shrink or enlarge, so that no access to it ever fails there.
+// Such a file's addresses for growth hold no memory until they are touched.
 //
 // It costs its size in pages, no more: a tail shorter than 2 MiB has ordinary
 // pages, which huge_page_share() counts as not huge.
@@ -15,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/process.h"
 #include "terrace/options.h"
 
 namespace terrace {
@@ -27,6 +32,7 @@ struct HostArenaOptions {
   // Else there as far as there is room, which is no error; -1: where the
   // kernel puts it.
   int preferred_node = -1;
+  bool shared = false;  // of a memory file
   // Whether to look at what was had, which takes milliseconds; without it the
   // share is 0, and the node unknown unless one is named.
   bool inspect = true;
@@ -41,8 +47,9 @@ absl::Status StayedOnNode(int64_t size_bytes, int required,
 class HostArena {
  public:
   // InvalidArgument: no bytes; ResourceExhausted: no memory, or none on the
-  // node; Unavailable: no such node, or the pages lie elsewhere, or huge pages
-  // required and not had (with what mends it).
+  // node, or no descriptor for a memory file; Unavailable: no such node, or the
+  // pages lie elsewhere, or huge pages required and not had (with what mends
+  // it).
   static absl::StatusOr<std::unique_ptr<HostArena>> Create(
       const HostArenaOptions& options);
   ~HostArena();
@@ -56,6 +63,9 @@ class HostArena {
   absl::Status Grow(int64_t size_bytes);
 
   absl::Span<std::byte> bytes() const { return bytes_; }
+  // Of a shared one, with all that it may grow by; else none.
+  const OwnDescriptor& memory_file() const { return memory_file_; }
+  int64_t memory_file_bytes() const { return memory_file_bytes_; }
   double huge_page_share() const { return huge_page_share_; }  // per smaps
   // The one that was asked for or preferred; -1: none.
   int asked_node() const { return asked_node_; }
@@ -67,6 +77,10 @@ class HostArena {
   // where no node is required.
   absl::Status CheckPinned() const;
 
+  // Gives the pages of a shared one back, for good: whoever has mapped it finds
+  // zeros. Nothing may be under way.
+  void Empty();
+
   // Never unmaps: transfers may still write into it.
   void Leak() { leaked_ = true; }
 
@@ -75,12 +89,17 @@ class HostArena {
   absl::Status Build(const HostArenaOptions& options);
   // Makes pages of the reserved addresses.
   absl::Status Commit(absl::Span<std::byte> area);
+  absl::Status MapMemoryFile(std::byte* begin, int64_t size_bytes);
+  // The pages of what could not be committed go back.
+  void Uncommit(absl::Span<std::byte> area) const;
   absl::Status BindArea(absl::Span<std::byte> area) const;
   absl::Status VerifyNode(int required);
 
   absl::Span<std::byte> bytes_;
   void* mapping_ = nullptr;
   int64_t mapping_bytes_ = 0;
+  OwnDescriptor memory_file_;
+  int64_t memory_file_bytes_ = 0;
   int64_t growth_bytes_ = 0;  // that are left
   HugePages huge_pages_ = HugePages::kPreferred;
   double huge_page_share_ = 0;
