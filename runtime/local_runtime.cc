@@ -1,11 +1,11 @@
 #include "runtime/local_runtime.h"
 
 #include <atomic>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/mutex.h"
@@ -13,13 +13,10 @@
 #include "base/threads/own_thread.h"
 #include "base/threads/short_slices.h"
 #include "runtime/background_thread.h"
+#include "runtime/client/runtime_client.h"
 #include "runtime/lent_executor.h"
 #include "runtime/loop_end.h"
 #include "runtime/messages/inbox.h"
-#include "runtime/messages/intake.h"
-#include "runtime/messages/port.h"
-#include "runtime/messages/posted_bytes.h"
-#include "runtime/messages/request_queue.h"
 #include "tiers/left_behind.h"
 #include "tiers/memory/arena_medium.h"
 
@@ -28,11 +25,8 @@ namespace {
 
 constexpr absl::Duration kDestructorPatience = absl::Seconds(30);
 
-// Of all working tiers.
-using Bases = absl::flat_hash_map<TierId, TierBase>;
-
-Bases BasesOf(const LocalRuntimeParts& parts, const HostArena& arena) {
-  Bases bases;
+TierBases BasesOf(const LocalRuntimeParts& parts, const HostArena& arena) {
+  TierBases bases;
   bases[kDramTier] = {.data = arena.bytes().data()};
   for (size_t i = 0; i < parts.other_memories.size(); ++i) {
     bases[{TierKind::kDram, 1 + static_cast<int>(i)}] = {
@@ -52,8 +46,8 @@ class InProcessRuntime final : public LocalRuntime {
         arena_(std::move(parts.arena)),
         pinned_(std::make_shared<PinnedMapping>(std::move(parts.pinned))),
         executor_(std::make_unique<LentExecutor>(std::move(parts.pool))),
-        machine_profile_(std::move(parts.machine_profile)),
-        bases_(BasesOf(parts, *arena_)) {
+        machine_profile_(std::move(parts.machine_profile)) {
+    TierBases bases = BasesOf(parts, *arena_);
     CoreParts core;
     core.clock = &clock_;
     core.executor = executor_.get();
@@ -86,8 +80,7 @@ class InProcessRuntime final : public LocalRuntime {
     core.transcript = parts.transcript;
     mover_ = std::make_unique<Mover>(std::move(core));
     inbox_ = mover_->inbox();
-    port_ = mover_->ports().Open();
-    intake_ = std::make_shared<Intake>(port_->client(), clock_, inbox_);
+    client_.emplace(clock_, inbox_, mover_->ports().Open(), std::move(bases));
     if (!parts.start_thread) return;
     thread_ = StartThread("terrace-mover", [this, ended = loop_ended_] {
       TakeShortSlices();
@@ -130,73 +123,32 @@ class InProcessRuntime final : public LocalRuntime {
     if (!ids.ok()) return ids.status();
     return ids->front();
   }
-
   absl::StatusOr<std::vector<TensorId>> Register(
       absl::Span<const TensorSpec> specs) override {
-    RegisterRequest message;
-    message.specs.assign(specs.begin(), specs.end());
-    absl::StatusOr<std::vector<TensorId>> ids =
-        Ask<std::vector<TensorId>>(std::move(message));
-    if (ids.ok()) intake_->OnRegistered(*ids, specs);
-    return ids;
+    return client_->Register(specs);
   }
-
   absl::Status Unregister(TensorId tensor) override {
-    if (!inbox_->IsOwnProcess()) return inbox_->Closed();
-    Question question(*port_);
-    TERRACE_RETURN_IF_ERROR(
-        intake_->Post(UnregisterRequest{question.id(), tensor}));
-    absl::Status status = question.AwaitStatus(clock_);
-    if (status.ok()) intake_->OnUnregistered(tensor);
-    return status;
+    return client_->Unregister(tensor);
   }
-
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline) override {
-    return OpenQueue(slot_bytes, slots, deadline, "");
+    return client_->OpenQueue(slot_bytes, slots, deadline, "");
   }
-
   absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline,
       absl::string_view tier) override {
-    OpenRequest message;
-    message.slot_bytes = slot_bytes;
-    message.slots = slots;
-    message.deadline = deadline;
-    message.tier = std::string(tier);
-    return Open(message);
+    return client_->OpenQueue(slot_bytes, slots, deadline, tier);
   }
-
   absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(
       int64_t window_bytes, absl::string_view tier) override {
-    OpenBytesRequest message;
-    message.window_bytes = window_bytes;
-    message.tier = std::string(tier);
-    TERRACE_ASSIGN_OR_RETURN(const OpenedQueue opened,
-                             Ask<OpenedQueue>(std::move(message)));
-    intake_->OnOpenedBytes(opened.id);
-    return MakeByteQueue(
-        opened.id, port_->TakeBytes(opened.id), bases_.at(opened.tier),
-        {.clock = &clock_, .inbox = inbox_, .intake = intake_, .port = port_});
+    return client_->OpenBytes(window_bytes, tier);
   }
-
   absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
                               Time deadline) override {
-    if (!inbox_->IsOwnProcess()) return inbox_->Closed();
-    const int64_t size = intake_->SizeOf(tensor);
-    if (size < 0) return NoTensor(tensor);
-    // Of all three together, whatever is done to the wall clock meanwhile.
-    const absl::Time end = clock_.FromWall(deadline);
-    absl::StatusOr<std::unique_ptr<RequestQueue>> queue =
-        OpenQueue(size, 1, clock_.ToWall(end));
-    if (!queue.ok()) return queue.status();
-    absl::Status pushed =
-        (*queue)->Push({{tensor, access}}, 0, clock_.ToWall(end));
-    if (!pushed.ok()) return pushed;
-    absl::StatusOr<Ready> ready = (*queue)->Next(clock_.ToWall(end));
-    if (!ready.ok()) return ready.status();
-    if (!ready->pins.ok()) return ready->pins.status();
-    return std::move(ready->pins->front());
+    return client_->Acquire(tensor, access, deadline);
+  }
+  void Prefetch(absl::Span<const TensorId> tensors) override {
+    client_->Prefetch(tensors);
   }
 
   absl::Status GrowMemory(int64_t bytes) override {
@@ -208,27 +160,14 @@ class InProcessRuntime final : public LocalRuntime {
     MutexLock lock(growth_mutex_);
     const size_t before = arena_->bytes().size();
     TERRACE_RETURN_IF_ERROR(arena_->Grow(bytes));
-    GrowRequest message;
-    message.bytes = static_cast<int64_t>(arena_->bytes().size() - before);
-    Question question(*port_);
-    message.id = question.id();
-    if (!inbox_->Post(message)) return inbox_->Closed();
-    return question.AwaitStatus(clock_);
-  }
-
-  void Prefetch(absl::Span<const TensorId> tensors) override {
-    intake_->Post(PrefetchRequest{{tensors.begin(), tensors.end()}})
-        .IgnoreError();
+    return client_->Grow(static_cast<int64_t>(arena_->bytes().size() - before));
   }
 
   Stats GetStats() const override {
     if (!inbox_->IsOwnProcess()) return Stats();
-    absl::StatusOr<Stats> now = Ask<Stats>(StatsRequest());
+    absl::StatusOr<Stats> now = client_->Ask<Stats>(StatsRequest());
     Stats stats = now.ok() ? *std::move(now) : mover_->final_stats();
-    stats.machine_profile = machine_profile_;
-    stats.host.huge_page_share = arena_->huge_page_share();
-    stats.host.numa_node_asked = arena_->asked_node();
-    stats.host.numa_node_found = arena_->found_node();
+    AddOwnStats(&stats);
     return stats;
   }
 
@@ -239,31 +178,15 @@ class InProcessRuntime final : public LocalRuntime {
   ThreadPool thread_pool() const override { return executor_->pool(); }
   Clock& clock() override { return clock_; }
   Mover& mover() override { return *mover_; }
+  HostArena& arena() override { return *arena_; }
+  void AddOwnStats(Stats* stats) const override {
+    stats->machine_profile = machine_profile_;
+    stats->host.huge_page_share = arena_->huge_page_share();
+    stats->host.numa_node_asked = arena_->asked_node();
+    stats->host.numa_node_found = arena_->found_node();
+  }
 
  private:
-  static absl::Status NoTensor(TensorId tensor) {
-    return absl::InvalidArgumentError(absl::StrCat("no tensor ", tensor.value));
-  }
-  // The answer to a request, posted through the intake.
-  template <typename T, typename Body>
-  absl::StatusOr<T> Ask(Body message) const {
-    if (!inbox_->IsOwnProcess()) return inbox_->Closed();
-    Question question(*port_);
-    message.id = question.id();
-    TERRACE_RETURN_IF_ERROR(intake_->Post(std::move(message)));
-    return question.Await<T>(clock_);
-  }
-
-  absl::StatusOr<std::unique_ptr<RequestQueue>> Open(
-      const OpenRequest& message) {
-    TERRACE_ASSIGN_OR_RETURN(const OpenedQueue opened,
-                             Ask<OpenedQueue>(message));
-    intake_->OnOpened(opened.id, message.slot_bytes, message.slots);
-    return MakeRequestQueue(
-        opened.id, port_->TakeQueue(opened.id), bases_.at(opened.tier),
-        {.clock = &clock_, .inbox = inbox_, .intake = intake_, .port = port_});
-  }
-
   // A tier's own, or a thread.
   Executor* Background(std::unique_ptr<Executor>& given) {
     background_.push_back(given != nullptr ? std::move(given)
@@ -275,13 +198,7 @@ class InProcessRuntime final : public LocalRuntime {
   absl::Status DoClose(absl::Time deadline, bool force) {
     if (!inbox_->IsOwnProcess()) return inbox_->Closed();
     if (closed_) return absl::OkStatus();
-    CloseRequest message;
-    message.deadline = deadline;
-    message.force = force;
-    Question question(*port_);
-    message.id = question.id();
-    if (!inbox_->Post(message)) return absl::OkStatus();
-    const absl::Status status = question.AwaitStatus(clock_);
+    const absl::Status status = client_->Close(deadline, force);
     closed_ = !absl::IsFailedPrecondition(status);
     return status;
   }
@@ -317,10 +234,7 @@ class InProcessRuntime final : public LocalRuntime {
   const std::string machine_profile_;
   std::unique_ptr<Mover> mover_;
   std::shared_ptr<Inbox> inbox_;
-  // Of this process, the runtime's first client; with its queues.
-  const Bases bases_;
-  std::shared_ptr<Port> port_;
-  std::shared_ptr<Intake> intake_;
+  std::optional<RuntimeClient> client_;  // this process, the first one
   // Set by the thread that closed; read by later callers.
   std::atomic<bool> closed_ = false;
   // Shared with the thread, which may outlive this object.

@@ -79,6 +79,10 @@ class LocalRuntime : public Runtime, public TimedRuntime {
   static absl::StatusOr<std::unique_ptr<LocalRuntime>> Start(
       LocalRuntimeParts parts);
   virtual Mover& mover() = 0;
+  // The first memory's, which lives as long as the runtime.
+  virtual HostArena& arena() = 0;
+  // What the mover does not know of the Stats that it gives.
+  virtual void AddOwnStats(Stats* stats) const = 0;
 };
 
 }  // namespace terrace

@@ -1,6 +1,7 @@
 #include "runtime/messages/byte_port.h"
 
 #include "absl/strings/str_cat.h"
+#include "runtime/messages/untaken_groups.h"
 
 namespace terrace {
 namespace {
@@ -20,7 +21,7 @@ void BytePort::Publish(std::vector<ReadyGroup>* ready,
     }
     recalls->clear();
   }
-  EndUntaken(*ready);
+  EndUntakenGroups(*ready, *pins_);
 }
 
 void BytePort::Deliver(std::vector<ReadyGroup>* ready) {
@@ -85,7 +86,7 @@ void BytePort::Close() {
     for (CondVar* const waiter : waiters_) waiter->SignalAll();
     recalled_.SignalAll();
   }
-  EndUntaken(untaken);
+  EndUntakenGroups(untaken, *pins_);
 }
 
 uint64_t BytePort::AddRequest() {

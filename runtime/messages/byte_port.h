@@ -23,28 +23,24 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/process.h"
+#include "runtime/messages/answer_sinks.h"
 #include "runtime/messages/answers.h"
-#include "runtime/messages/untaken_groups.h"
 #include "terrace/pin.h"
 
 namespace terrace {
 
 // Written by the mover, read by the customer's threads. Pins that were taken
 // end here, on any thread, and keep the port.
-class BytePort final : public PinOwner {
+class BytePort final : public ByteSink, public PinOwner {
  public:
   // The ends of pins go on to `pins`.
   explicit BytePort(std::shared_ptr<PinOwner> pins) : pins_(std::move(pins)) {}
 
-  // Mover: hands over what became ready, and tokens of pins to be answered.
-  void Publish(std::vector<ReadyGroup>* ready, std::vector<uint64_t>* recalls);
+  void Publish(std::vector<ReadyGroup>* ready,
+               std::vector<uint64_t>* recalls) override;
   // No more is taken: ends the pins that were never taken, now and from now on.
-  void Close();
+  void Close() override;
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
-  // Ends what is granted to groups that no customer took.
-  void EndUntaken(std::vector<ReadyGroup>& untaken) const {
-    EndUntakenGroups(untaken, *pins_);
-  }
 
   struct News {
     std::optional<ReadyGroup> group;

@@ -17,7 +17,7 @@ bool Inbox::Post(Message message) {
   bool was_empty = false;
   {
     MutexLock lock(mutex_);
-    if (shut_) return false;
+    if (!shut_.ok()) return false;
     was_empty = messages_.empty();
     if (std::holds_alternative<Request>(message)) ++requests_;
     messages_.push_back(std::move(message));
@@ -32,7 +32,7 @@ bool Inbox::PostTouch(TouchRequest touch) {
   bool was_empty = false;
   {
     MutexLock lock(mutex_);
-    if (shut_) return false;
+    if (!shut_.ok()) return false;
     TouchRequest*& unread = touches_[{touch.queue, touch.lane}];
     if (unread != nullptr) {
       std::vector<TensorId>& all = unread->tensors;
@@ -57,13 +57,15 @@ void Inbox::Wake() {
 
 bool Inbox::shut() const {
   MutexLock lock(mutex_);
-  return shut_;
+  return !shut_.ok();
 }
 
 absl::Status Inbox::Closed() const {
-  return absl::CancelledError(IsOwnProcess()
-                                  ? "the runtime was closed"
-                                  : "the runtime is the parent process's");
+  if (!IsOwnProcess()) {
+    return absl::CancelledError("the runtime is the parent process's");
+  }
+  MutexLock lock(mutex_);
+  return shut_.ok() ? absl::CancelledError("the runtime was closed") : shut_;
 }
 
 uint64_t Inbox::posted() const {
@@ -83,14 +85,14 @@ uint64_t Inbox::Drain(std::deque<Message>* messages) {
   return posted_;
 }
 
-std::deque<Message> Inbox::Shut() {
+std::deque<Message> Inbox::Shut(absl::Status why) {
   {
     MutexLock lock(wake_mutex_);
     wake_shut_ = true;
   }
   std::deque<Message> left;
   MutexLock lock(mutex_);
-  shut_ = true;
+  if (shut_.ok()) shut_ = std::move(why);
   left.swap(messages_);
   touches_.clear();
   return left;

@@ -34,7 +34,7 @@ class Inbox final : public PinOwner, public TierEvents {
   bool Post(Message message);
   // Whether no message is accepted any more.
   bool shut() const;
-  // What a refused Post means: Cancelled.
+  // What a refused Post means: Cancelled, or why it was shut.
   absl::Status Closed() const;
   // Wakes the mover without a message: something that it polls has ended. Until
   // Shut; on any thread.
@@ -60,8 +60,10 @@ class Inbox final : public PinOwner, public TierEvents {
   // Mover: everything that has arrived; returns the last one's number.
   uint64_t Drain(std::deque<Message>* messages);
   // No message is accepted from here on, and wake is not called any more.
-  // Returns what was never drained: its replies are still owed.
-  std::deque<Message> Shut();
+  // Returns what was never drained: its replies are still owed. The first one's
+  // reason counts.
+  std::deque<Message> Shut(
+      absl::Status why = absl::CancelledError("the runtime was closed"));
 
  private:
   const Process process_;
@@ -76,7 +78,7 @@ class Inbox final : public PinOwner, public TierEvents {
       ABSL_GUARDED_BY(mutex_);
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t requests_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool shut_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status shut_ ABSL_GUARDED_BY(mutex_);  // OK: it is not
   bool wake_shut_ ABSL_GUARDED_BY(wake_mutex_) = false;
 };
 

@@ -26,7 +26,16 @@ void Port::Deliver(uint64_t number, Answer answer) {
   question.answered_.SignalAll();
 }
 
-std::shared_ptr<QueuePort> Port::OpenQueue(int64_t id) {
+void Port::DeliverToAll(const absl::Status& why) {
+  MutexLock lock(mutex_);
+  for (const auto& [number, question] : questions_) {
+    if (question->answer_.has_value()) continue;
+    question->answer_.emplace(why);
+    question->answered_.SignalAll();
+  }
+}
+
+std::shared_ptr<QueueSink> Port::OpenQueue(int64_t id) {
   auto port = std::make_shared<QueuePort>(pins_);
   MutexLock lock(mutex_);
   untaken_[id] = port;
@@ -38,7 +47,7 @@ std::shared_ptr<QueuePort> Port::TakeQueue(int64_t id) {
   return Take(untaken_, id);
 }
 
-std::shared_ptr<BytePort> Port::OpenBytes(int64_t id) {
+std::shared_ptr<ByteSink> Port::OpenBytes(int64_t id) {
   auto port = std::make_shared<BytePort>(pins_);
   MutexLock lock(mutex_);
   untaken_bytes_[id] = port;
@@ -62,13 +71,13 @@ void Port::Remove(uint64_t number) {
   questions_.erase(number);
 }
 
-Answer Port::Await(Question& question, Clock& clock) {
+std::optional<Answer> Port::Await(Question& question, Clock& clock,
+                                  absl::Time deadline) {
   MutexLock lock(mutex_);
   clock.Await(
       mutex_, question.answered_,
-      [&question] { return question.answer_.has_value(); },
-      absl::InfiniteFuture());
-  return std::move(*question.answer_);
+      [&question] { return question.answer_.has_value(); }, deadline);
+  return std::move(question.answer_);
 }
 
 }  // namespace terrace

@@ -18,9 +18,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "runtime/messages/answer_sinks.h"
 #include "runtime/messages/answers.h"
 #include "runtime/messages/byte_port.h"
 #include "runtime/messages/queue_port.h"
@@ -31,7 +33,7 @@ namespace terrace {
 
 class Question;
 
-class Port {
+class Port final : public ClientSink {
  public:
   // Pins that nobody takes from it end at `pins`.
   Port(ClientId client, std::shared_ptr<PinOwner> pins)
@@ -39,16 +41,16 @@ class Port {
 
   ClientId client() const { return client_; }
 
-  // Mover: the answer to that request. The first one counts; nobody hears of
-  // one whose asker is gone.
-  void Deliver(uint64_t number, Answer answer);
-  // Mover: the port of a queue that is open from here on.
-  std::shared_ptr<QueuePort> OpenQueue(int64_t id);
+  // The first answer counts; nobody hears of one whose asker is gone.
+  void Deliver(uint64_t number, Answer answer) override;
+  std::shared_ptr<QueueSink> OpenQueue(int64_t id) override;
+  // The answer to all that have none.
+  void DeliverToAll(const absl::Status& why);
   // Client: the port of a queue that it was told of, once; null: of no such
   // queue.
   std::shared_ptr<QueuePort> TakeQueue(int64_t id);
   // The same of a queue of bytes.
-  std::shared_ptr<BytePort> OpenBytes(int64_t id);
+  std::shared_ptr<ByteSink> OpenBytes(int64_t id) override;
   std::shared_ptr<BytePort> TakeBytes(int64_t id);
 
  private:
@@ -56,7 +58,8 @@ class Port {
 
   uint64_t Add(Question* question);
   void Remove(uint64_t number);
-  Answer Await(Question& question, Clock& clock);
+  std::optional<Answer> Await(Question& question, Clock& clock,
+                              absl::Time deadline);
 
   const ClientId client_;
   const std::shared_ptr<PinOwner> pins_;
@@ -85,7 +88,7 @@ class Question {
   // every request, at the latest when it closes.
   template <typename T>
   absl::StatusOr<T> Await(Clock& clock) {
-    Answer answer = port_.Await(*this, clock);
+    Answer answer = *port_.Await(*this, clock, absl::InfiniteFuture());
     if (auto* error = std::get_if<absl::Status>(&answer)) {
       return std::move(*error);
     }
@@ -93,9 +96,14 @@ class Question {
     return std::get<T>(std::move(answer));
   }
   absl::Status AwaitStatus(Clock& clock) {
-    Answer answer = port_.Await(*this, clock);
-    TERRACE_CHECK(std::holds_alternative<absl::Status>(answer));
-    return std::get<absl::Status>(std::move(answer));
+    return *AwaitStatus(clock, absl::InfiniteFuture());
+  }
+  // Once; none: there was no answer by the deadline.
+  std::optional<absl::Status> AwaitStatus(Clock& clock, absl::Time deadline) {
+    std::optional<Answer> answer = port_.Await(*this, clock, deadline);
+    if (!answer.has_value()) return std::nullopt;
+    TERRACE_CHECK(std::holds_alternative<absl::Status>(*answer));
+    return std::get<absl::Status>(*std::move(answer));
   }
 
  private:

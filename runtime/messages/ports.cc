@@ -1,41 +1,58 @@
 #include "runtime/messages/ports.h"
 
+#include "runtime/messages/untaken_groups.h"
+
 namespace terrace {
 
 std::shared_ptr<Port> Ports::Open() {
   MutexLock lock(mutex_);
-  absl::erase_if(ports_,
-                 [](const auto& each) { return each.second.expired(); });
-  const ClientId client = next_++;
+  const ClientId client = NextClient();
   auto port = std::make_shared<Port>(client, pins_);
-  ports_[client] = port;
+  clients_[client] = port;
   return port;
+}
+
+ClientId Ports::Join(const std::shared_ptr<ClientSink>& sink) {
+  MutexLock lock(mutex_);
+  const ClientId client = NextClient();
+  clients_[client] = sink;
+  return client;
+}
+
+ClientId Ports::NextClient() {
+  absl::erase_if(clients_,
+                 [](const auto& each) { return each.second.expired(); });
+  return next_++;
 }
 
 void Ports::Deliver(RequestId id, Answer answer) const {
   if (id.empty()) return;
-  const std::shared_ptr<Port> port = Find(id.client);
-  if (port != nullptr) port->Deliver(id.number, std::move(answer));
+  const std::shared_ptr<ClientSink> client = Find(id.client);
+  if (client != nullptr) client->Deliver(id.number, std::move(answer));
 }
 
-std::shared_ptr<QueuePort> Ports::OpenQueue(ClientId client,
+std::shared_ptr<QueueSink> Ports::OpenQueue(ClientId client,
                                             int64_t queue) const {
-  const std::shared_ptr<Port> port = Find(client);
-  if (port != nullptr) return port->OpenQueue(queue);
+  const std::shared_ptr<ClientSink> found = Find(client);
+  if (found != nullptr) return found->OpenQueue(queue);
   return std::make_shared<QueuePort>(pins_);
 }
 
-std::shared_ptr<BytePort> Ports::OpenBytes(ClientId client,
+std::shared_ptr<ByteSink> Ports::OpenBytes(ClientId client,
                                            int64_t queue) const {
-  const std::shared_ptr<Port> port = Find(client);
-  if (port != nullptr) return port->OpenBytes(queue);
+  const std::shared_ptr<ClientSink> found = Find(client);
+  if (found != nullptr) return found->OpenBytes(queue);
   return std::make_shared<BytePort>(pins_);
 }
 
-std::shared_ptr<Port> Ports::Find(ClientId client) const {
+void Ports::EndUntaken(std::vector<ReadyGroup>& untaken) const {
+  EndUntakenGroups(untaken, *pins_);
+}
+
+std::shared_ptr<ClientSink> Ports::Find(ClientId client) const {
   MutexLock lock(mutex_);
-  const auto found = ports_.find(client);
-  return found == ports_.end() ? nullptr : found->second.lock();
+  const auto found = clients_.find(client);
+  return found == clients_.end() ? nullptr : found->second.lock();
 }
 
 }  // namespace terrace

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/io_fault.h"
+#include "runtime/messages/untaken_groups.h"
 
 namespace terrace {
 
@@ -23,7 +24,7 @@ void QueuePort::Publish(std::vector<ReadyGroup>* ready,
       return;
     }
   }
-  EndUntaken(*ready);
+  EndUntakenGroups(*ready, *pins_);
 }
 
 void QueuePort::Close() {

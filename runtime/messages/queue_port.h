@@ -14,33 +14,24 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "runtime/messages/answer_sinks.h"
 #include "runtime/messages/answers.h"
-#include "runtime/messages/untaken_groups.h"
 #include "terrace/pin.h"
 
 namespace terrace {
 
 // Written by the mover, read by the customer's thread.
-class QueuePort {
+class QueuePort final : public QueueSink {
  public:
   // Grants that nobody takes end at `pins`.
   explicit QueuePort(std::shared_ptr<PinOwner> pins) : pins_(std::move(pins)) {}
 
-  // Mover: hands over what became ready and says whether only the queue's own
-  // pins block its head, as of the inbox's message number `processed`;
-  // `blocked_also`: of a failed write-back whose slot would have done.
   void Publish(std::vector<ReadyGroup>* ready, bool blocked_by_own_pins,
-               uint64_t processed,
-               const absl::Status& blocked_also = absl::OkStatus());
+               uint64_t processed, const absl::Status& blocked_also) override;
   // No more is taken, as the customer closed the queue or the mover the
   // runtime: ends the pins that were never taken, now and from now on.
-  void Close();
+  void Close() override;
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
-
-  // Ends what is granted to groups that no customer took.
-  void EndUntaken(std::vector<ReadyGroup>& untaken) const {
-    EndUntakenGroups(untaken, *pins_);
-  }
 
   // Customer: the next ready group; see RequestQueue::Next. `posted` is the
   // inbox's message number at the call.

@@ -41,7 +41,7 @@ void Customers::DropWaiting(Customer& customer) {
 
 void Customers::Close(Customer& customer) {
   DropWaiting(customer);
-  EndReady(customer);
+  ports_.EndUntaken(customer.ready);
   customer.closed = true;
   std::erase(open_, &customer);
   active_.erase(&customer);
@@ -50,20 +50,12 @@ void Customers::Close(Customer& customer) {
 void Customers::CloseAll() {
   for (Customer* const customer : open_) {
     DropWaiting(*customer);
-    EndReady(*customer);
+    ports_.EndUntaken(customer->ready);
     if (customer->bytes.has_value()) {
       customer->bytes->port->Close();
     } else {
       customer->port->Close();
     }
-  }
-}
-
-void Customers::EndReady(Customer& customer) {
-  if (customer.bytes.has_value()) {
-    customer.bytes->port->EndUntaken(customer.ready);
-  } else {
-    customer.port->EndUntaken(customer.ready);
   }
 }
 

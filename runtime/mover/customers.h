@@ -53,7 +53,7 @@ struct Group {
 // What a queue of bytes has in place of a window.
 struct ByteShare {
   int64_t window_bytes = 0;
-  std::shared_ptr<BytePort> port;
+  std::shared_ptr<ByteSink> port;
   std::vector<uint64_t> recalls;  // until published
 };
 
@@ -62,7 +62,7 @@ struct Customer {
   ClientId client = kLocalClient;  // whose it is
   TierId tier = kDramTier;         // where its window is and its pins are given
   Window* window = nullptr;        // with the port, or else the share
-  std::shared_ptr<QueuePort> port;
+  std::shared_ptr<QueueSink> port;
   std::optional<ByteShare> bytes;
   std::map<uint64_t, Group> waiting;  // by id, which is first in first out
   std::set<std::pair<absl::Time, uint64_t>> deadlines;  // of those waiting
@@ -139,7 +139,6 @@ class Customers {
  private:
   Customer& Add(TierId tier, ClientId client);
   void Add(Customer& customer, Group group);
-  static void EndReady(Customer& customer);
   void DropWaiting(Customer& customer);
 
   Clock& clock_;

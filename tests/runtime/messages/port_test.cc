@@ -114,14 +114,14 @@ TEST_F(PortsTest, ManyThreadsWaitEachForItsOwn) {
 
 TEST_F(PortsTest, AQueuesPortIsTakenOnceByItsClient) {
   const std::shared_ptr<Port> other = ports_.Open();
-  const std::shared_ptr<QueuePort> opened =
+  const std::shared_ptr<QueueSink> opened =
       ports_.OpenQueue(port_->client(), 3);
   EXPECT_EQ(other->TakeQueue(3), nullptr);
   EXPECT_EQ(port_->TakeQueue(3), opened);
   EXPECT_EQ(port_->TakeQueue(3), nullptr);
   std::vector<ReadyGroup> ready(1);
   ready[0].grants = Grants{{.token = 44}};
-  opened->Publish(&ready, false, 0);
+  opened->Publish(&ready, false, 0, absl::OkStatus());
   opened->Close();
   EXPECT_THAT(log_->ended,
               ElementsAre(std::make_pair(uint64_t{44}, PinEnd::kUnchanged)));

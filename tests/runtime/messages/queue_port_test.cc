@@ -25,7 +25,7 @@ ReadyGroup MakeReady(uint64_t tag) {
 void Publish(QueuePort& port, ReadyGroup ready) {
   std::vector<ReadyGroup> list;
   list.push_back(std::move(ready));
-  port.Publish(&list, false, 0);
+  port.Publish(&list, false, 0, absl::OkStatus());
   EXPECT_TRUE(list.empty());
 }
 
@@ -54,13 +54,14 @@ TEST_F(QueuePortTest, WhatIsReadyComesInOrder) {
 
 TEST_F(QueuePortTest, BlockedByItsOwnPinsCountsOnlyAsOfTheLastMessage) {
   std::vector<ReadyGroup> none;
-  port_.Publish(&none, /*blocked_by_own_pins=*/true, /*processed=*/5);
+  port_.Publish(&none, /*blocked_by_own_pins=*/true, /*processed=*/5,
+                absl::OkStatus());
   // A sixth message is under way: it may be the release that helps.
   EXPECT_TRUE(absl::IsDeadlineExceeded(
       port_.Take(SystemClock(), 6, SystemClock().Now()).status()));
   EXPECT_TRUE(absl::IsFailedPrecondition(
       port_.Take(SystemClock(), 5, absl::InfiniteFuture()).status()));
-  port_.Publish(&none, true, 6);
+  port_.Publish(&none, true, 6, absl::OkStatus());
   EXPECT_TRUE(absl::IsFailedPrecondition(
       port_.Take(SystemClock(), 6, absl::InfiniteFuture()).status()));
 }
@@ -68,7 +69,7 @@ TEST_F(QueuePortTest, BlockedByItsOwnPinsCountsOnlyAsOfTheLastMessage) {
 TEST_F(QueuePortTest, ReadyComesBeforeBlocked) {
   std::vector<ReadyGroup> list;
   list.push_back(MakeReady(1));
-  port_.Publish(&list, true, 9);
+  port_.Publish(&list, true, 9, absl::OkStatus());
   EXPECT_TRUE(port_.Take(SystemClock(), 0, Late()).ok());
 }
 

@@ -27,7 +27,8 @@ class CustomersTest : public testing::Test {
     return customer.waiting.rbegin()->first;
   }
   absl::StatusOr<ReadyGroup> Take(Customer& customer) {
-    return customer.port->Take(clock_, 0, clock_.Now());
+    return static_cast<QueuePort&>(*customer.port)
+        .Take(clock_, 0, clock_.Now());
   }
   absl::Time After(int seconds) {
     return clock_.Now() + absl::Seconds(seconds);

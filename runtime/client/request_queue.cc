@@ -1,4 +1,4 @@
-#include "runtime/messages/request_queue.h"
+#include "runtime/client/request_queue.h"
 
 #include <utility>
 #include <vector>
@@ -42,7 +42,9 @@ class PostedQueue final : public RequestQueue {
     absl::StatusOr<ReadyGroup> group =
         port_->Take(client_.clock(), client_.inbox()->posted(),
                     client_.clock().FromWall(deadline));
-    if (!group.ok()) return group.status();
+    if (!group.ok()) {
+      return port_->closed() ? client_.Closed() : group.status();
+    }
     --outstanding_;
     return MakeReady(*group);
   }

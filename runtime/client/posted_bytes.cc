@@ -1,4 +1,4 @@
-#include "runtime/messages/posted_bytes.h"
+#include "runtime/client/posted_bytes.h"
 
 #include <utility>
 #include <vector>

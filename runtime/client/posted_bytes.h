@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "runtime/client/queue_client.h"
 #include "runtime/messages/byte_port.h"
-#include "runtime/messages/queue_client.h"
 #include "terrace/byte_queue.h"
 
 namespace terrace {

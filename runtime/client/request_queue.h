@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "runtime/messages/queue_client.h"
+#include "runtime/client/queue_client.h"
 #include "runtime/messages/queue_port.h"
 #include "terrace/request.h"
 

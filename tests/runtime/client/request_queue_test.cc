@@ -1,5 +1,5 @@
 // What a queue refuses on the customer's side, and what it posts.
-#include "runtime/messages/request_queue.h"
+#include "runtime/client/request_queue.h"
 
 #include <cstddef>
 #include <deque>
@@ -60,7 +60,7 @@ class RequestQueueTest : public testing::Test {
     ready[0].cause = WaitCause::kSpace;
     ready[0].grants = Grants{
         {.token = token, .tensor = TensorId{1}, .offset = 64, .size_bytes = 1}};
-    queue_port_->Publish(&ready, false, 0);
+    queue_port_->Publish(&ready, false, 0, absl::OkStatus());
   }
 
   VirtualClock clock_;
@@ -70,8 +70,8 @@ class RequestQueueTest : public testing::Test {
   const std::shared_ptr<Port> port_ = ports_.Open();
   const std::shared_ptr<Intake> intake_ =
       std::make_shared<Intake>(port_->client(), clock_, inbox_);
-  const std::shared_ptr<QueuePort> queue_port_ =
-      ports_.OpenQueue(port_->client(), 9);
+  const std::shared_ptr<QueueSink> sink_ = ports_.OpenQueue(port_->client(), 9);
+  const std::shared_ptr<QueuePort> queue_port_ = port_->TakeQueue(9);
   std::unique_ptr<RequestQueue> queue_;
 };
 
@@ -106,7 +106,7 @@ TEST_F(RequestQueueTest, NextNeedsSomethingPushed) {
   std::vector<ReadyGroup> ready(1);
   ready[0].tag = 5;
   ready[0].grants = absl::DataLossError("gone");
-  queue_port_->Publish(&ready, false, 1);
+  queue_port_->Publish(&ready, false, 1, absl::OkStatus());
   const absl::StatusOr<Ready> next = queue_->Next(absl::InfiniteFuture());
   EXPECT_EQ(next->tag, 5u);
   EXPECT_EQ(next->pins.status(), absl::DataLossError("gone"));

@@ -1,4 +1,4 @@
-#include "runtime/messages/queue_client.h"
+#include "runtime/client/queue_client.h"
 
 #include <utility>
 

@@ -1,0 +1,17 @@
+// The only composition root of what works in this process: Options become a
+// runtime's parts, which a caller may change before they start.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "runtime/local_runtime.h"
+#include "terrace/options.h"
+
+namespace terrace {
+
+// Opens devices, paths and an engine, and takes the memory. Errors are
+// Runtime::Create's. `shares_memory`: the first memory is of a memory file
+// (tiers/memory/host_arena.h).
+absl::StatusOr<LocalRuntimeParts> PartsOf(const Options& options,
+                                          bool shares_memory);
+
+}  // namespace terrace
