@@ -39,12 +39,12 @@ pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing>=2.3)
 pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc>=2.9)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+find_program(TERRACE_FLATC flatc REQUIRED)
 # The daemon's, so that cmake/terrace-config.cmake.in has none of it.
 if(TERRACE_PROGRAMS)
   pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)
   pkg_check_modules(spdlog REQUIRED IMPORTED_TARGET spdlog)
   pkg_check_modules(libsystemd REQUIRED IMPORTED_TARGET libsystemd)
-  find_program(TERRACE_FLATC flatc REQUIRED)
 endif()
 
 # terrace_feature(NAME SOURCE-FOLDER FOUND WHY-NOT): sets TERRACE_HAVE_NAME. A

@@ -10,6 +10,7 @@ namespace terrace {
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
     const Options& options) {
+  if (!options.daemon.empty()) return Connect(options.daemon, options);
   TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts,
                            PartsOf(options, /*shares_memory=*/false));
   return LocalRuntime::Start(std::move(parts));

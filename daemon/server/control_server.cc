@@ -36,19 +36,25 @@ bool IsOperator(const Peer& peer) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Create(
-    UserTable* users, Log* log, StatusSource status) {
+    UserTable* users, JobTable* jobs, Log* log, StatusSource status) {
   OwnDescriptor events = OpenEvents();
   OwnDescriptor spare = OpenSpare();
   if (!events.ok() || !spare.ok()) {
     return ErrnoError("the control server", "cannot begin", errno);
   }
-  return std::unique_ptr<ControlServer>(new ControlServer(
-      users, log, std::move(status), std::move(events), std::move(spare)));
+  std::unique_ptr<ControlServer> server(
+      new ControlServer(users, jobs, log, std::move(status), std::move(events),
+                        std::move(spare)));
+  TERRACE_RETURN_IF_ERROR(
+      server->Watch(EPOLL_CTL_ADD, jobs->descriptor(), EPOLLIN));
+  return server;
 }
 
-ControlServer::ControlServer(UserTable* users, Log* log, StatusSource status,
-                             OwnDescriptor events, OwnDescriptor spare)
+ControlServer::ControlServer(UserTable* users, JobTable* jobs, Log* log,
+                             StatusSource status, OwnDescriptor events,
+                             OwnDescriptor spare)
     : users_(*users),
+      jobs_(*jobs),
       log_(*log),
       refusals_(log),
       status_(std::move(status)),
@@ -91,6 +97,8 @@ void ControlServer::RunOnce(absl::Time now) {
       Accept(found->second);
     } else if (const auto one = sessions_.find(fd); one != sessions_.end()) {
       Serve(one->second);
+    } else if (fd == jobs_.descriptor()) {
+      ReapJobs();
     }
   }
 }
@@ -159,9 +167,10 @@ absl::Status ControlServer::CheckPeer(const Peer& peer) const {
   }
   const size_t most =
       kMostSessions + (IsOperator(peer) ? kOperatorsSessions : 0);
-  if (sessions_.size() < most) return absl::OkStatus();
+  const size_t now = sessions_.size() + jobs_.size();
+  if (now < most) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat(sessions_.size(), " connections are all that there are"));
+      absl::StrCat(now, " connections are all that there are"));
 }
 
 void ControlServer::NoteRefusal(const Peer& peer, const absl::Status& why) {
@@ -175,6 +184,10 @@ void ControlServer::Serve(Session& session) {
   const bool was_unread = session.has_unread();
   absl::Status served = session.Flush();
   if (served.ok()) served = ServeSome(session);
+  if (session.descriptor() < 0) {  // it is a job's from here on
+    sessions_.erase(fd);
+    return;
+  }
   if (served.ok() && session.has_unread() != was_unread) {
     // What waits for its reader is not read from.
     served = Watch(EPOLL_CTL_MOD, fd, was_unread ? EPOLLIN : EPOLLOUT);
@@ -197,11 +210,44 @@ absl::Status ControlServer::ServeSome(Session& session) {
       NoteRefusal(session.peer(), request.why);
       continue;
     }
+    if (std::holds_alternative<Hello>(request.envelope.body)) {
+      return BeginJob(session, request.envelope);
+    }
     TERRACE_RETURN_IF_ERROR(
         session.Answer({.sequence = request.envelope.sequence,
                         .body = AnswerOf(session, request.envelope)}));
   }
   return absl::OkStatus();
+}
+
+// A refusal leaves the connection as it is.
+absl::Status ControlServer::BeginJob(Session& session,
+                                     const Envelope& request) {
+  const Peer peer = session.peer();
+  const Hello& hello = std::get<Hello>(request.body);
+  absl::Status admitted = jobs_.Admit(peer, hello);
+  if (!admitted.ok()) {
+    NoteRefusal(peer, admitted);
+    return session.Answer(
+        {.sequence = request.sequence, .body = Refusal{std::move(admitted)}});
+  }
+  Watch(EPOLL_CTL_DEL, session.descriptor(), 0).IgnoreError();
+  const absl::Status begun = jobs_.Begin(std::move(session).TakeSocket(), peer,
+                                         request.sequence, hello);
+  if (!begun.ok()) {
+    NoteRefusal(peer, begun);
+    users_.RemoveConnection(peer.uid);
+  }
+  return absl::OkStatus();
+}
+
+void ControlServer::ReapJobs() {
+  for (const JobTable::Ended& each : jobs_.Reap()) {
+    users_.RemoveConnection(each.peer.uid);
+    const bool is_refusal =
+        !absl::IsUnavailable(each.how) && !absl::IsCancelled(each.how);
+    if (is_refusal) NoteRefusal(each.peer, each.how);
+  }
 }
 
 EnvelopeBody ControlServer::AnswerOf(const Session& session,

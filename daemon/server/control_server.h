@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/process.h"
+#include "daemon/server/job_table.h"
 #include "daemon/server/log.h"
 #include "daemon/server/refusals.h"
 #include "daemon/server/session.h"
@@ -35,7 +36,7 @@ class ControlServer {
 
   // All outlive the server. Errors: there is no descriptor to be had.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Create(
-      UserTable* users, Log* log, StatusSource status);
+      UserTable* users, JobTable* jobs, Log* log, StatusSource status);
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
@@ -59,7 +60,7 @@ class ControlServer {
   // After somebody could not even be turned away.
   static constexpr absl::Duration kPause = absl::Seconds(1);
 
-  ControlServer(UserTable* users, Log* log, StatusSource status,
+  ControlServer(UserTable* users, JobTable* jobs, Log* log, StatusSource status,
                 OwnDescriptor events, OwnDescriptor spare);
 
   // epoll_ctl(2).
@@ -73,6 +74,8 @@ class ControlServer {
   void SetPaused(bool is_paused);
   void Serve(Session& session);
   absl::Status ServeSome(Session& session);
+  absl::Status BeginJob(Session& session, const Envelope& request);
+  void ReapJobs();
   EnvelopeBody AnswerOf(const Session& session, const Envelope& request) const;
   DaemonStatus StatusFor(const Peer& peer) const;
   void End(int fd);
@@ -81,6 +84,7 @@ class ControlServer {
   void NoteRefusal(const Peer& peer, const absl::Status& why);
 
   UserTable& users_;
+  JobTable& jobs_;
   Log& log_;
   Refusals refusals_;
   const StatusSource status_;

@@ -34,6 +34,13 @@ absl::StatusOr<std::string> SocketOf(const DaemonOptions& options,
       "or write socket = \"PATH\" in the configuration");
 }
 
+std::string FaultOf(const Stats& stats, const std::string& tier) {
+  for (const TierStats& each : stats.tiers) {
+    if (each.name == tier) return std::string(each.write_error.message());
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
@@ -44,9 +51,11 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
   log->SetLevel(config.service.log);
   std::unique_ptr<Daemon> daemon(new Daemon(
       options, std::move(config), std::move(users), std::move(manager), log));
+  TERRACE_ASSIGN_OR_RETURN(daemon->jobs_,
+                           JobTable::Create(daemon->config_, daemon->users_));
   TERRACE_ASSIGN_OR_RETURN(
       daemon->server_,
-      ControlServer::Create(&daemon->users_, log,
+      ControlServer::Create(&daemon->users_, daemon->jobs_.get(), log,
                             [made = daemon.get()] { return made->Status(); }));
   TERRACE_RETURN_IF_ERROR(daemon->Listen());
   TERRACE_ASSIGN_OR_RETURN(daemon->holdings_, Holdings::Open(daemon->config_));
@@ -95,10 +104,15 @@ absl::Status Daemon::Listen() {
 absl::Status Daemon::Run(Signals* signals) {
   manager_.TellReady(Sentence());
   log_.Info(Sentence());
-  while (!end_.has_value() || !end_->IsOver()) {
-    TERRACE_RETURN_IF_ERROR(ServeOnce(*signals));
-  }
-  return end_->status();
+  while (!IsOver()) TERRACE_RETURN_IF_ERROR(ServeOnce(*signals));
+  if (jobs_->size() == 0) return end_->status();
+  return absl::DeadlineExceededError(absl::StrCat(
+      jobs_->size(), " jobs' processes have not ended within the deadline"));
+}
+
+bool Daemon::IsOver() const {
+  if (!end_.has_value() || !end_->IsOver()) return false;
+  return jobs_->size() == 0 || SystemClock().Now() >= end_->deadline();
 }
 
 absl::Status Daemon::ServeOnce(Signals& signals) {
@@ -107,7 +121,7 @@ absl::Status Daemon::ServeOnce(Signals& signals) {
                                   {server_->descriptor(), POLLIN, 0},
                                   {-1, POLLIN, 0}}};
   if (end_.has_value()) {
-    waits[2].fd = end_->descriptor();
+    if (!end_->IsOver()) waits[2].fd = end_->descriptor();
     next = std::min(next, end_->deadline());
   }
   poll(waits.data(), waits.size(), PollTimeout(next));
@@ -134,6 +148,7 @@ void Daemon::On(int signal) {
   if (signal == SIGHUP) return Reload();
   server_->StopListening();
   const absl::Duration patience = absl::Seconds(config_.service.drain_seconds);
+  jobs_->EndAll();
   end_.emplace(std::move(holdings_), SystemClock().Now() + patience);
   manager_.TellStopping(Sentence(), patience);
   log_.Info(absl::StrCat("told to end; it takes ",
@@ -150,6 +165,7 @@ void Daemon::Reload() {
                             absl::string_view(users.status().message())));
   } else {
     users_.SetLimits(*users);
+    jobs_->SetLimits(*config, *users);
     log_.SetLevel(config->service.log);
     if (config->TierSpecs() != config_.TierSpecs()) {
       log_.Warn(
@@ -168,11 +184,12 @@ DaemonStatus Daemon::Status() const {
   status.phase = end_.has_value() ? "draining" : "serving";
   status.silent_for_ms = absl::ToInt64Milliseconds(silence());
   const std::shared_ptr<const Holdings::Report> newest = report();
-  for (const TierStats& each : newest->stats.tiers) {
-    status.tiers.push_back({.name = each.name,
-                            .budget_bytes = each.budget_bytes,
-                            .used_bytes = each.used_bytes,
-                            .fault = std::string(each.write_error.message())});
+  for (const DaemonConfig::Tier& each : config_.tiers) {
+    const std::string name = TierName(each.spec);
+    status.tiers.push_back({.name = name,
+                            .budget_bytes = each.spec.budget_bytes,
+                            .used_bytes = jobs_->ledger().UsedOf(name),
+                            .fault = FaultOf(newest->stats, name)});
   }
   return status;
 }

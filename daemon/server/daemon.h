@@ -19,6 +19,7 @@
 #include "daemon/server/control_server.h"
 #include "daemon/server/holdings.h"
 #include "daemon/server/holdings_end.h"
+#include "daemon/server/job_table.h"
 #include "daemon/server/log.h"
 #include "daemon/server/service_manager.h"
 #include "daemon/server/signals.h"
@@ -63,6 +64,8 @@ class Daemon {
   DaemonStatus Status() const;
   std::shared_ptr<const Holdings::Report> report() const;
   absl::Duration silence() const;
+  // Of what ends: it has, or its deadline has passed.
+  bool IsOver() const;
   // As a service manager and a log have it.
   std::string Sentence() const;
 
@@ -72,6 +75,7 @@ class Daemon {
   ServiceManager manager_;
   Log& log_;
   std::unique_ptr<Holdings> holdings_;  // until it drains
+  std::unique_ptr<JobTable> jobs_;
   std::unique_ptr<ControlServer> server_;
   absl::Time next_alive_;           // infinite: nobody counts
   std::optional<HoldingsEnd> end_;  // once it drains

@@ -1,19 +1,61 @@
 #include "daemon/server/holdings.h"
 
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/threads/own_thread.h"
+#include "terrace/machine.h"
 
 namespace terrace {
+namespace {
+
+constexpr int64_t kOwnMemoryBytes = 1 << 20;
+
+// That all jobs together could have it, as far as the host can say now.
+absl::Status CheckMemory(const std::vector<TierSpec>& tiers) {
+  int64_t all = 0;
+  for (const TierSpec& each : tiers) {
+    if (each.kind == TierKind::kDram) all += each.budget_bytes;
+  }
+  const int64_t available = AvailableMemoryBytes();
+  if (all <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("dram: ", all, " bytes for jobs: only ", available,
+                   " bytes of memory are available to this process"));
+}
+
+absl::Status CheckDirectory(const TierSpec& disk) {
+  struct stat found = {};
+  const bool is_other =
+      stat(disk.place.c_str(), &found) == 0 && !S_ISDIR(found.st_mode);
+  if (!is_other) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("tier '", TierText(disk),
+                   "': a file or device is one job's; jobs share a directory"));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Holdings>> Holdings::Open(
     const DaemonConfig& config) {
   Options options;
   options.tiers = config.TierSpecs();
+  TERRACE_RETURN_IF_ERROR(CheckMemory(options.tiers));
+  for (TierSpec& each : options.tiers) {
+    if (each.kind == TierKind::kDisk) {
+      TERRACE_RETURN_IF_ERROR(CheckDirectory(each));
+    } else if (each.kind == TierKind::kDram) {
+      each.budget_bytes = std::min(each.budget_bytes, kOwnMemoryBytes);
+    }
+  }
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
                            Runtime::Create(options));
   try {

@@ -1,7 +1,8 @@
-// What the daemon owns of its host: a Runtime over all tiers of the
-// configuration, each taken from the start, so that what is promised can be
-// kept. A thread of its own asks the Runtime how it is: how old the last answer
-// is says whether the Runtime's mover turns.
+// What the daemon owns of its host from its start: a Runtime over all tiers of
+// the configuration, with a little of each memory, so that what cannot be had
+// is found then, and what killed jobs left on disks goes. Jobs have runtimes of
+// their own. A thread asks this Runtime how it is: how old the last answer is
+// says whether the Runtime's mover turns.
 //
 // The class is thread-safe.
 #pragma once
@@ -30,7 +31,8 @@ class Holdings {
   };
 
   // Errors are those of Runtime::Create, which name the tier;
-  // ResourceExhausted: there is no thread to be had.
+  // ResourceExhausted: the host has no such memory, or there is no thread to be
+  // had; Unimplemented: a path that is no directory, which jobs could share.
   static absl::StatusOr<std::unique_ptr<Holdings>> Open(
       const DaemonConfig& config);
   // Ends the Runtime as its destructor does, if it is not closed.

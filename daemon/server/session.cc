@@ -22,7 +22,7 @@ absl::StatusOr<Session::Request> Session::Next() {
 absl::StatusOr<Envelope> Session::Read(const Packet& packet) const {
   const Peer& sender = packet.sender;
   if (sender.uid == peer_.uid && sender.pid == peer_.pid) {
-    return Decode(packet.bytes);
+    return Decode(packet.bytes, kMostPacketBytes, WireReader::kDaemon);
   }
   return absl::PermissionDeniedError(
       absl::StrCat("a control message of ", PeerText(sender),

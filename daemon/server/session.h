@@ -46,6 +46,8 @@ class Session {
   bool has_unread() const { return unread_.has_value(); }
   const Peer& peer() const { return peer_; }
   int descriptor() const { return socket_.descriptor(); }
+  // The connection goes on elsewhere.
+  PacketSocket TakeSocket() && { return std::move(socket_); }
 
  private:
   absl::StatusOr<Envelope> Read(const Packet& packet) const;

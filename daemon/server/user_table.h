@@ -41,6 +41,8 @@ class UserTable {
 
   // By uid, those that are connected.
   std::vector<Use> All() const;
+  // Of those that the configuration names.
+  const std::map<uid_t, std::string>& names() const { return names_; }
   Use UseOf(uid_t uid) const;
 
  private:

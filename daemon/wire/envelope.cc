@@ -1,40 +1,28 @@
 #include "daemon/wire/envelope.h"
 
-#include <daemon/wire/control_generated.h>  // of control.fbs
-#include <flatbuffers/flatbuffers.h>
-
 #include <cstring>
-#include <new>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "base/status_macros.h"
+#include "daemon/wire/flat_tables.h"
+#include "daemon/wire/news_tables.h"
+#include "daemon/wire/request_tables.h"
 
 namespace terrace {
 namespace {
 
-// What an honest message comes to: a status of a thousand users.
-constexpr flatbuffers::uoffset_t kMostDepth = 8;
-constexpr flatbuffers::uoffset_t kMostTables = 4096;
+// What an honest message comes to: each table has its own bytes.
+constexpr flatbuffers::uoffset_t kMostDepth = 12;
+constexpr size_t kLeastTableBytes = 8;
 
-using Builder = flatbuffers::FlatBufferBuilder;
+// One overload for each body.
+using WrittenBody = FlatMember<flat::Body>;
 
-template <typename Table>
-using Tables = flatbuffers::Vector<flatbuffers::Offset<Table>>;
-
-// One overload for each body: which member of the union it is, and its table.
-struct Written {
-  flat::Body kind = flat::Body::NONE;
-  flatbuffers::Offset<void> table;
-};
-
-Written Write(Builder& builder, const StatusRequest& /*request*/) {
+WrittenBody Write(FlatBuilder& builder, const StatusRequest& /*request*/) {
   return {flat::Body::StatusRequest,
           flat::CreateStatusRequest(builder).Union()};
 }
 
-Written Write(Builder& builder, const DaemonStatus& status) {
+WrittenBody Write(FlatBuilder& builder, const DaemonStatus& status) {
   std::vector<flatbuffers::Offset<flat::TierUse>> tiers;
   for (const DaemonStatus::Tier& each : status.tiers) {
     tiers.push_back(flat::CreateTierUseDirect(
@@ -53,7 +41,7 @@ Written Write(Builder& builder, const DaemonStatus& status) {
               .Union()};
 }
 
-Written Write(Builder& builder, const Refusal& refusal) {
+WrittenBody Write(FlatBuilder& builder, const Refusal& refusal) {
   const std::string message(refusal.why.message());
   return {
       flat::Body::Refusal,
@@ -62,130 +50,207 @@ Written Write(Builder& builder, const Refusal& refusal) {
           .Union()};
 }
 
-absl::Status Wrong(absl::string_view what) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("a control message that ", what));
+WrittenBody Write(FlatBuilder& builder, const Hello& hello) {
+  const auto version = builder.CreateString(hello.version);
+  const auto job = builder.CreateString(hello.job);
+  return {flat::Body::Hello,
+          flat::CreateHello(
+              builder, version, job, hello.memory_bytes, hello.growth_bytes,
+              static_cast<uint8_t>(hello.eviction), hello.prefetch)
+              .Union()};
 }
 
-// A field that a writer of this protocol always sets.
-absl::StatusOr<std::string> Text(const flatbuffers::String* text,
-                                 absl::string_view field) {
-  if (text == nullptr) return Wrong(absl::StrCat("has no ", field));
-  return text->str();
+WrittenBody Write(FlatBuilder& builder, const Welcome& welcome) {
+  return {flat::Body::Welcome,
+          flat::CreateWelcome(builder, welcome.client, welcome.memory_bytes,
+                              welcome.file_bytes)
+              .Union()};
 }
 
-absl::StatusOr<DaemonStatus::Tier> Read(const flat::TierUse& table) {
+WrittenBody Write(FlatBuilder& builder, const JobRequests& requests) {
+  return {flat::Body::JobRequests, WriteRequests(builder, requests).Union()};
+}
+
+WrittenBody Write(FlatBuilder& builder, const JobNews& news) {
+  return {flat::Body::JobNews, WriteNews(builder, news).Union()};
+}
+
+WrittenBody Write(FlatBuilder& builder, const Fragment& fragment) {
+  const auto bytes = builder.CreateVector(
+      reinterpret_cast<const uint8_t*>(fragment.bytes.data()),
+      fragment.bytes.size());
+  return {flat::Body::Fragment,
+          flat::CreateFragment(builder, bytes, fragment.left_bytes).Union()};
+}
+
+absl::StatusOr<DaemonStatus::Tier> Read(const flat::TierUse& table,
+                                        FlatReader& reader) {
   DaemonStatus::Tier tier;
-  TERRACE_ASSIGN_OR_RETURN(tier.name, Text(table.name(), "tier's name"));
+  TERRACE_ASSIGN_OR_RETURN(tier.name, reader.Text(table.name(), "tier's name"));
   tier.budget_bytes = table.budget_bytes();
   tier.used_bytes = table.used_bytes();
   if (tier.budget_bytes < 0 || tier.used_bytes < 0) {
-    return Wrong("has a tier of less than no bytes");
+    return WrongMessage("has a tier of less than no bytes");
   }
-  if (table.fault() != nullptr) tier.fault = table.fault()->str();
+  TERRACE_ASSIGN_OR_RETURN(tier.fault, reader.TextOrNone(table.fault()));
   return tier;
 }
 
-absl::StatusOr<DaemonStatus::User> Read(const flat::UserUse& table) {
+absl::StatusOr<DaemonStatus::User> Read(const flat::UserUse& table,
+                                        FlatReader& /*reader*/) {
   if (table.connections() < 0 || table.connection_limit() < 0) {
-    return Wrong("has a user of less than no connections");
+    return WrongMessage("has a user of less than no connections");
   }
   return DaemonStatus::User{table.uid(), table.connections(),
                             table.connection_limit()};
 }
 
-template <typename Value, typename Table>
-absl::Status ReadAll(const Tables<Table>* tables, absl::string_view field,
-                     std::vector<Value>* values) {
-  if (tables == nullptr) return Wrong(absl::StrCat("has no ", field));
-  for (const Table* const table : *tables) {
-    TERRACE_ASSIGN_OR_RETURN(Value value, Read(*table));
-    values->push_back(std::move(value));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<DaemonStatus> Read(const flat::Status& table) {
+absl::StatusOr<DaemonStatus> Read(const flat::Status& table,
+                                  FlatReader& reader) {
   DaemonStatus status;
-  TERRACE_ASSIGN_OR_RETURN(status.version, Text(table.version(), "version"));
-  TERRACE_ASSIGN_OR_RETURN(status.phase, Text(table.phase(), "phase"));
+  TERRACE_ASSIGN_OR_RETURN(status.version,
+                           reader.Text(table.version(), "version"));
+  TERRACE_ASSIGN_OR_RETURN(status.phase, reader.Text(table.phase(), "phase"));
   status.pid = table.pid();
   status.silent_for_ms = table.silent_for_ms();
-  if (status.silent_for_ms < 0) return Wrong("ends before it begins");
-  TERRACE_RETURN_IF_ERROR(ReadAll(table.tiers(), "tiers", &status.tiers));
-  TERRACE_RETURN_IF_ERROR(ReadAll(table.users(), "users", &status.users));
+  if (status.silent_for_ms < 0) return WrongMessage("ends before it begins");
+  const auto read = [&reader](const auto& each) { return Read(each, reader); };
+  TERRACE_RETURN_IF_ERROR(
+      reader.Tables(table.tiers(), "tiers", read, &status.tiers));
+  TERRACE_RETURN_IF_ERROR(
+      reader.Tables(table.users(), "users", read, &status.users));
   return status;
 }
 
-absl::StatusOr<Refusal> Read(const flat::Refusal& table) {
+absl::StatusOr<Refusal> Read(const flat::Refusal& table, FlatReader& reader) {
   TERRACE_ASSIGN_OR_RETURN(const std::string message,
-                           Text(table.message(), "reason"));
+                           reader.Text(table.message(), "reason"));
   const int32_t code = table.code();
   const auto most = static_cast<int32_t>(absl::StatusCode::kUnauthenticated);
   if (code <= 0 || code > most) {
-    return Wrong(absl::StrCat("refuses with the code ", code));
+    return WrongMessage(absl::StrCat("refuses with the code ", code));
   }
   return Refusal{absl::Status(static_cast<absl::StatusCode>(code), message)};
 }
 
-absl::StatusOr<EnvelopeBody> ReadBody(const flat::Envelope& envelope) {
+absl::StatusOr<Hello> Read(const flat::Hello& table, FlatReader& reader) {
+  Hello hello;
+  TERRACE_ASSIGN_OR_RETURN(hello.version,
+                           reader.Text(table.version(), "version"));
+  TERRACE_ASSIGN_OR_RETURN(hello.job, reader.TextOrNone(table.job()));
+  hello.memory_bytes = table.memory_bytes();
+  hello.growth_bytes = table.growth_bytes();
+  TERRACE_ASSIGN_OR_RETURN(
+      hello.eviction,
+      EnumOf(table.eviction(), EvictionKind::kNextUse, "policy"));
+  hello.prefetch = table.prefetch();
+  return hello;
+}
+
+absl::StatusOr<Welcome> Read(const flat::Welcome& table) {
+  const Welcome welcome{table.client(), table.memory_bytes(),
+                        table.file_bytes()};
+  if (welcome.client > 0 && welcome.memory_bytes > 0 &&
+      welcome.file_bytes >= welcome.memory_bytes) {
+    return welcome;
+  }
+  return WrongMessage(absl::StrCat(
+      "welcomes the client ", welcome.client, " with ", welcome.memory_bytes,
+      " bytes of memory in a file of ", welcome.file_bytes));
+}
+
+absl::StatusOr<Fragment> Read(const flat::Fragment& table, FlatReader& reader) {
+  std::vector<uint8_t> bytes;
+  TERRACE_RETURN_IF_ERROR(reader.Numbers(table.bytes(), "piece", &bytes));
+  Fragment fragment;
+  const auto* const begin = reinterpret_cast<const std::byte*>(bytes.data());
+  fragment.bytes.assign(begin, begin + bytes.size());
+  fragment.left_bytes = table.left_bytes();
+  return fragment;
+}
+
+bool IsAnswer(flat::Body kind) {
+  return kind == flat::Body::Status || kind == flat::Body::Refusal ||
+         kind == flat::Body::Welcome || kind == flat::Body::JobNews;
+}
+
+absl::StatusOr<EnvelopeBody> ReadBody(const flat::Envelope& envelope,
+                                      FlatReader& reader) {
   // What the verifier knows of no member it takes for whole.
-  if (envelope.body() == nullptr) return Wrong("has no body");
+  if (envelope.body() == nullptr) return WrongMessage("has no body");
   switch (envelope.body_type()) {
     case flat::Body::StatusRequest:
       return StatusRequest();
     case flat::Body::Status:
-      return Read(*envelope.body_as_Status());
+      return Read(*envelope.body_as_Status(), reader);
     case flat::Body::Refusal:
-      return Read(*envelope.body_as_Refusal());
+      return Read(*envelope.body_as_Refusal(), reader);
+    case flat::Body::Hello:
+      return Read(*envelope.body_as_Hello(), reader);
+    case flat::Body::Welcome:
+      return Read(*envelope.body_as_Welcome());
+    case flat::Body::JobRequests:
+      return ReadRequests(*envelope.body_as_JobRequests(), reader);
+    case flat::Body::JobNews:
+      return ReadNews(*envelope.body_as_JobNews(), reader);
+    case flat::Body::Fragment:
+      return Read(*envelope.body_as_Fragment(), reader);
     case flat::Body::NONE:
       break;
   }
-  return Wrong(absl::StrCat("has a body of the unknown kind ",
-                            static_cast<int>(envelope.body_type())));
+  return WrongMessage(absl::StrCat("has a body of the unknown kind ",
+                                   static_cast<int>(envelope.body_type())));
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::byte>> Encode(const Envelope& envelope) {
-  Builder builder;
-  const Written body = std::visit(
+absl::StatusOr<std::vector<std::byte>> Encode(const Envelope& envelope,
+                                              size_t most_bytes) {
+  FlatBuilder builder;
+  const WrittenBody body = std::visit(
       [&](const auto& each) { return Write(builder, each); }, envelope.body);
   flat::FinishEnvelopeBuffer(
       builder, flat::CreateEnvelope(builder, kWireProtocol, envelope.sequence,
                                     body.kind, body.table));
-  if (builder.GetSize() > kMostPacketBytes) {
+  if (builder.GetSize() > most_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a control message of ", builder.GetSize(),
-                     " bytes; a packet has ", kMostPacketBytes));
+                     " bytes; at most ", most_bytes, " are sent"));
   }
   const auto* const begin =
       reinterpret_cast<const std::byte*>(builder.GetBufferPointer());
   return std::vector<std::byte>(begin, begin + builder.GetSize());
 }
 
-absl::StatusOr<Envelope> Decode(absl::Span<const std::byte> bytes) {
-  if (bytes.size() > kMostPacketBytes) {
-    return Wrong(absl::StrCat("has ", bytes.size(), " bytes; a packet has ",
-                              kMostPacketBytes));
+absl::StatusOr<Envelope> Decode(absl::Span<const std::byte> bytes,
+                                size_t most_bytes, WireReader side) {
+  if (bytes.size() > most_bytes) {
+    return WrongMessage(absl::StrCat("has ", bytes.size(), " bytes; at most ",
+                                     most_bytes, " are read"));
   }
   // Fields are read where they lie, so that the whole begins at a multiple of
   // the largest one.
   std::vector<uint64_t> aligned(bytes.size() / sizeof(uint64_t) + 1);
   if (!bytes.empty()) std::memcpy(aligned.data(), bytes.data(), bytes.size());
   const auto* const begin = reinterpret_cast<const uint8_t*>(aligned.data());
-  flatbuffers::Verifier verifier(begin, bytes.size(), kMostDepth, kMostTables);
+  const auto most_tables =
+      static_cast<flatbuffers::uoffset_t>(bytes.size() / kLeastTableBytes + 1);
+  flatbuffers::Verifier verifier(begin, bytes.size(), kMostDepth, most_tables);
   if (!flat::VerifyEnvelopeBuffer(verifier)) {
-    return Wrong("is none: it cannot be verified");
+    return WrongMessage("is none: it cannot be verified");
   }
   const flat::Envelope& flat = *flat::GetEnvelope(begin);
   if (flat.protocol() != kWireProtocol) {
-    return Wrong(absl::StrCat("speaks the protocol ", flat.protocol(),
-                              "; this is ", kWireProtocol));
+    return WrongMessage(absl::StrCat("speaks the protocol ", flat.protocol(),
+                                     "; this is ", kWireProtocol));
   }
   Envelope envelope;
   envelope.sequence = flat.sequence();
-  TERRACE_ASSIGN_OR_RETURN(envelope.body, ReadBody(flat));
+  if (side == WireReader::kDaemon && IsAnswer(flat.body_type())) {
+    return WrongMessage("is an answer, where a request is due");
+  }
+  FlatReader reader(bytes.size());
+  TERRACE_ASSIGN_OR_RETURN(envelope.body, ReadBody(flat, reader));
   return envelope;
 }
 

@@ -25,6 +25,7 @@ namespace {
 // Room for a sender, and for no descriptor: the kernel lets go of what has
 // none. To close one here could block, as its file may be a FUSE file system's.
 constexpr size_t kControlBytes = CMSG_SPACE(sizeof(ucred));
+constexpr size_t kDescriptorBytes = CMSG_SPACE(sizeof(int));
 // A longer wait of connect(2) is several; it takes no time at all for all that
 // there is.
 constexpr absl::Duration kLongestWait = absl::Seconds(60);
@@ -53,22 +54,45 @@ bool ConnectBy(int fd, const SocketAddress& address, absl::Time deadline) {
   return connect(fd, address.get(), address.size()) == 0;
 }
 
-// Whoever sent the packet, as the kernel says beside it.
+// What the kernel says beside a packet of that kind; null: nothing.
+const cmsghdr* FindBeside(msghdr& message, int kind) {
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    const bool is_it =
+        header->cmsg_level == SOL_SOCKET && header->cmsg_type == kind;
+    if (is_it) return header;
+  }
+  return nullptr;
+}
+
+// Whoever sent the packet.
 std::optional<Peer> SenderOf(msghdr& message) {
-  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  const bool is_sender = header != nullptr &&
-                         header->cmsg_level == SOL_SOCKET &&
-                         header->cmsg_type == SCM_CREDENTIALS;
-  if (!is_sender) return std::nullopt;
+  const cmsghdr* const header = FindBeside(message, SCM_CREDENTIALS);
+  if (header == nullptr) return std::nullopt;
   ucred sender = {};
   std::memcpy(&sender, CMSG_DATA(header), sizeof(sender));
   return Peer{sender.uid, sender.gid, sender.pid};
 }
 
+// As many as there was room for.
+std::vector<OwnDescriptor> DescriptorsOf(msghdr& message) {
+  std::vector<OwnDescriptor> all;
+  const cmsghdr* const header = FindBeside(message, SCM_RIGHTS);
+  if (header == nullptr) return all;
+  const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  for (size_t i = 0; i < count; ++i) {
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(fd), sizeof(fd));
+    all.push_back(OwnDescriptor::Of(fd));
+  }
+  return all;
+}
+
 }  // namespace
 
 absl::StatusOr<PacketSocket> PacketSocket::Connect(const std::string& path,
-                                                   absl::Time deadline) {
+                                                   absl::Time deadline,
+                                                   Descriptors descriptors) {
   TERRACE_ASSIGN_OR_RETURN(const SocketAddress address,
                            SocketAddress::Of(path));
   OwnDescriptor descriptor = MakePacketSocket(/*blocks=*/true);
@@ -85,11 +109,12 @@ absl::StatusOr<PacketSocket> PacketSocket::Connect(const std::string& path,
     return absl::DeadlineExceededError(
         absl::StrCat(path, ": too many wait to be connected"));
   }
-  return Of(std::move(descriptor), path);
+  return Of(std::move(descriptor), path, descriptors);
 }
 
 absl::StatusOr<PacketSocket> PacketSocket::Of(OwnDescriptor descriptor,
-                                              std::string name) {
+                                              std::string name,
+                                              Descriptors descriptors) {
   const int fd = descriptor.get();
   const int flags = fcntl(fd, F_GETFL);
   const int on = 1;
@@ -97,8 +122,14 @@ absl::StatusOr<PacketSocket> PacketSocket::Of(OwnDescriptor descriptor,
       setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0) {
     return ErrnoError(name, "a connection cannot be set up", errno);
   }
-  RefuseDescriptors(fd);
-  return PacketSocket(std::move(descriptor), std::move(name));
+  PacketSocket socket(std::move(descriptor), std::move(name), descriptors);
+  if (descriptors == Descriptors::kRefused) socket.RefuseMore();
+  return socket;
+}
+
+void PacketSocket::RefuseMore() {
+  descriptors_ = Descriptors::kRefused;
+  RefuseDescriptors(descriptor());
 }
 
 absl::StatusOr<Peer> PacketSocket::peer() const {
@@ -111,28 +142,59 @@ absl::StatusOr<Peer> PacketSocket::peer() const {
 }
 
 absl::StatusOr<bool> PacketSocket::Send(absl::Span<const std::byte> bytes) {
-  while (true) {
-    const ssize_t sent = send(descriptor(), bytes.data(), bytes.size(),
-                              MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) return true;
-    const int error = errno;
-    if (error == EINTR) continue;
-    if (error == EAGAIN) return false;
-    if (IsGone(error)) return Gone();
-    return ErrnoError(name_, "cannot send", error);
-  }
+  ssize_t sent = -1;
+  do {
+    sent = send(descriptor(), bytes.data(), bytes.size(),
+                MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  return Sent(sent);
 }
 
-absl::StatusOr<std::optional<Packet>> PacketSocket::Receive() {
-  // One byte more than a packet has, so that a longer one is seen.
-  std::vector<std::byte> bytes(kMostPacketBytes + 1);
-  alignas(cmsghdr) std::array<std::byte, kControlBytes> control;
-  iovec part = {bytes.data(), bytes.size()};
+absl::StatusOr<bool> PacketSocket::SendWith(absl::Span<const std::byte> bytes,
+                                            const OwnDescriptor& descriptor) {
+  alignas(cmsghdr) std::array<std::byte, kDescriptorBytes> control = {};
+  iovec part = {const_cast<std::byte*>(bytes.data()), bytes.size()};
   msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  const int fd = descriptor.get();
+  std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  ssize_t sent = -1;
+  do {
+    sent = sendmsg(descriptor_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  return Sent(sent);
+}
+
+absl::StatusOr<bool> PacketSocket::Sent(ssize_t result) const {
+  if (result >= 0) return true;
+  const int error = errno;
+  if (error == EAGAIN) return false;
+  if (IsGone(error)) return Gone();
+  return ErrnoError(name_, "cannot send", error);
+}
+
+absl::StatusOr<std::optional<Packet>> PacketSocket::Receive() {
+  // One byte more than a packet has, so that a longer one is seen.
+  std::vector<std::byte> bytes(kMostPacketBytes + 1);
+  const bool takes = descriptors_ == Descriptors::kTaken;
+  alignas(cmsghdr) std::array<std::byte, kControlBytes + kDescriptorBytes>
+      control;
+  iovec part = {bytes.data(), bytes.size()};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = takes ? control.size() : kControlBytes;
+  // A descriptor is in the list of this process's before a child is made.
+  std::optional<ForkPause> pause;
+  if (takes) pause.emplace();
   // A reset is told once, and before what was sent until then: a refusal, say,
   // of a peer that did not read what was sent to it.
   ssize_t received = -1;
@@ -145,9 +207,11 @@ absl::StatusOr<std::optional<Packet>> PacketSocket::Receive() {
     if (IsGone(error)) return Gone();
     return ErrnoError(name_, "cannot receive", error);
   }
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+  std::vector<OwnDescriptor> beside = DescriptorsOf(message);
+  pause.reset();
+  if ((message.msg_flags & MSG_CTRUNC) != 0 || beside.size() > 1) {
     return absl::InvalidArgumentError(
-        "a control message with descriptors, which are never taken");
+        "a control message with descriptors that are not taken");
   }
   // No message is empty: this is the end.
   if (received == 0) return Gone();
@@ -162,7 +226,9 @@ absl::StatusOr<std::optional<Packet>> PacketSocket::Receive() {
     return absl::InvalidArgumentError("a control message without a sender");
   }
   bytes.resize(static_cast<size_t>(received));
-  return Packet{std::move(bytes), *sender};
+  Packet packet{std::move(bytes), *sender, OwnDescriptor()};
+  if (!beside.empty()) packet.descriptor = std::move(beside.front());
+  return packet;
 }
 
 absl::StatusOr<Packet> PacketSocket::Await(absl::Time deadline) {

@@ -1,6 +1,7 @@
 // One end of a connection to a host's daemon: a Unix socket of sequenced
 // packets. A packet arrives whole, with the kernel's word for who sent it, or
-// the connection ends; descriptors are never taken.
+// the connection ends. Descriptors are never taken, but for the one that a
+// process waits for which asks a daemon for memory.
 //
 //   auto socket = PacketSocket::Connect("/run/terrace/control.sock", deadline);
 //   auto sent = socket->Send(bytes);        // false: the peer does not read
@@ -13,6 +14,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -40,7 +42,10 @@ struct Peer {
 struct Packet {
   std::vector<std::byte> bytes;
   Peer sender;
+  OwnDescriptor descriptor;  // beside it, where they are taken
 };
+
+enum class Descriptors : uint8_t { kRefused, kTaken };
 
 class PacketSocket {
  public:
@@ -48,12 +53,14 @@ class PacketSocket {
   // there is no socket, or nobody listens; PermissionDenied: this user may not;
   // DeadlineExceeded; each names the path. InvalidArgument: a path that is too
   // long for a socket.
-  static absl::StatusOr<PacketSocket> Connect(const std::string& path,
-                                              absl::Time deadline);
+  static absl::StatusOr<PacketSocket> Connect(
+      const std::string& path, absl::Time deadline,
+      Descriptors descriptors = Descriptors::kRefused);
   // A connected one, which becomes non-blocking and asks for the names of
   // senders; `name` is what errors call it.
-  static absl::StatusOr<PacketSocket> Of(OwnDescriptor descriptor,
-                                         std::string name);
+  static absl::StatusOr<PacketSocket> Of(
+      OwnDescriptor descriptor, std::string name,
+      Descriptors descriptors = Descriptors::kRefused);
 
   // Who connected, as the kernel had it at connect(): Unavailable where the
   // kernel does not say.
@@ -62,6 +69,9 @@ class PacketSocket {
   // All of it in one packet: false where the peer does not read now.
   // Unavailable: the peer is gone.
   absl::StatusOr<bool> Send(absl::Span<const std::byte> bytes);
+  // The same, with a descriptor beside it, which the sender keeps too.
+  absl::StatusOr<bool> SendWith(absl::Span<const std::byte> bytes,
+                                const OwnDescriptor& descriptor);
   // Nothing: no packet is there now. Unavailable: the peer is gone.
   // InvalidArgument: a packet of more than kMostPacketBytes, one without a
   // sender, or one with descriptors, which do not become this process's; the
@@ -69,18 +79,26 @@ class PacketSocket {
   absl::StatusOr<std::optional<Packet>> Receive();
   // Receive, until there is one; DeadlineExceeded.
   absl::StatusOr<Packet> Await(absl::Time deadline);
+  // No descriptor is taken from here on.
+  void RefuseMore();
 
+  const std::string& name() const { return name_; }
   // For poll(2) and epoll(7) alone.
   int descriptor() const { return descriptor_.get(); }
 
  private:
-  PacketSocket(OwnDescriptor descriptor, std::string name)
-      : descriptor_(std::move(descriptor)), name_(std::move(name)) {}
+  PacketSocket(OwnDescriptor descriptor, std::string name,
+               Descriptors descriptors)
+      : descriptor_(std::move(descriptor)),
+        name_(std::move(name)),
+        descriptors_(descriptors) {}
 
   absl::Status Gone() const;
+  absl::StatusOr<bool> Sent(ssize_t result) const;
 
   OwnDescriptor descriptor_;
   std::string name_;
+  Descriptors descriptors_;
 };
 
 // "uid 1000, pid 4711".

@@ -101,6 +101,12 @@ struct Options {
   // devices then do decides. Empty: none. One that cannot be read is an error;
   // one of another machine or other drives is told in Stats and not used.
   std::string machine_profile;
+
+  // The socket of a host's daemon: Create is Runtime::Connect then.
+  std::string daemon;
+  // Beside a daemon, the name of the job that this process is of: its quota
+  // holds, of its user's jobs. "": none of those that have a name.
+  std::string job;
 };
 
 }  // namespace terrace

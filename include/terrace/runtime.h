@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,6 +49,24 @@ class Runtime {
   // waited for only where the disk is full of it.
   static absl::StatusOr<std::unique_ptr<Runtime>> Create(
       const Options& options);
+
+  // The same over a host's daemon (docs/daemon.md), whose socket is named as
+  // "unix:/run/terrace/control.sock" or by its path: the daemon has a runtime
+  // for this one, moves its tensors and reads and writes its disks. This
+  // process has the memory as well, and computes. What it asks of the daemon is
+  // `host_budget_bytes`, and `host_growth_bytes` for later; `eviction`,
+  // `prefetch`, `job` and threads are as ever, and what else is the daemon's to
+  // say is InvalidArgument: tiers, paths, an engine, a pace, a profile, huge
+  // pages, a timeout or weights of I/O.
+  // NotFound: nobody listens there; PermissionDenied: this user may not, or the
+  // daemon refuses it; ResourceExhausted: beyond a quota (names the limit and
+  // the use), or no such memory; DeadlineExceeded: no answer for a minute, and
+  // 4 s more for each GiB. Once the daemon is gone every request is
+  // Unavailable: its tensors are lost, the bytes of pins stay readable, and a
+  // checkpoint is where to go on from. Stats are then the last that were told,
+  // and Close is OK.
+  static absl::StatusOr<std::unique_ptr<Runtime>> Connect(
+      const std::string& socket, const Options& options);
 
   // Closes with a deadline of 30 seconds if Close did not. Pins that are still
   // held then stay usable: the arena is leaked for them.

@@ -84,6 +84,11 @@ std::ostream& operator<<(std::ostream& out, TestWorld world) {
 }
 
 absl::Status TestRuntime::Supports(TestWorld world) {
+  const Arrangement& has = ArrangementOf(world);
+  if (runtime_door != nullptr &&
+      (has.is_virtual || has.has_hbm || has.has_nodes)) {
+    return absl::UnimplementedError("nothing like it behind the door");
+  }
   if (world == TestWorld::kUring) return MakeUringEngine().status();
   if (ArrangementOf(world).has_pmem) return PersistDomain::CheckAvailable();
   return absl::OkStatus();
@@ -105,7 +110,15 @@ TestRuntime::TestRuntime(TestWorld world, const TestRuntimeOptions& options)
   }
   parts.pool = MakeThreadPool(*MakePoolExecutor(2, {}));
   AddDevice(options, &parts);
-  runtime_ = *LocalRuntime::Start(std::move(parts));
+  std::unique_ptr<LocalRuntime> runtime =
+      *LocalRuntime::Start(std::move(parts));
+  if (runtime_door == nullptr) {
+    runtime_ = std::move(runtime);
+    return;
+  }
+  ReachedRuntime reached = runtime_door(std::move(runtime));
+  runtime_ = std::move(reached.runtime);
+  behind_ = std::move(reached.behind);
 }
 
 bool TestRuntime::is_virtual() const {
@@ -145,7 +158,10 @@ void TestRuntime::TurnByHand(const TestRuntimeOptions& options,
   mapped_ = parts->mapped.size();
   for (LocalMapped& each : parts->mapped) each.background = QueuedBackground();
   for (LocalPath& path : parts->paths) path.background = QueuedBackground();
-  runtime_ = *LocalRuntime::Start(std::move(*parts));
+  std::unique_ptr<LocalRuntime> runtime =
+      *LocalRuntime::Start(std::move(*parts));
+  Mover& mover = runtime->mover();
+  runtime_ = std::move(runtime);
   virtual_clock_.AddStep([this, &tasks] {
     return tasks.RunOne() ? virtual_clock_.Now() : absl::InfiniteFuture();
   });
@@ -158,7 +174,7 @@ void TestRuntime::TurnByHand(const TestRuntimeOptions& options,
     }
     return ran ? virtual_clock_.Now() : absl::InfiniteFuture();
   });
-  virtual_clock_.AddStep([&mover = runtime_->mover()] {
+  virtual_clock_.AddStep([&mover] {
     const absl::Time next = mover.RunOnce();
     const absl::Status invariants = mover.CheckInvariants();
     EXPECT_TRUE(invariants.ok()) << invariants;
@@ -230,6 +246,7 @@ LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
   arena.size_bytes = options.budget_bytes;
   arena.growth_bytes = options.growth_bytes;
   arena.huge_pages = HugePages::kOff;
+  arena.shared = runtime_door != nullptr;
   parts.arena = *HostArena::Create(arena);
   if (ArrangementOf(world_).has_nodes) {
     LocalMemory& node = parts.other_memories.emplace_back();
@@ -256,6 +273,7 @@ void TestRuntime::Destroy() {
     runtime_->Prefetch({});  // wakes the mover, which then sees it
   }
   runtime_.reset();
+  behind_.reset();
   for (const auto& folder : folders_) {
     EXPECT_TRUE(folder->empty()) << folder->path();
   }

@@ -90,6 +90,16 @@ inline absl::Duration OnThisMachine(absl::Duration time) {
 
 class RuntimeDevice;
 
+// How a program's tests reach the runtimes that TestRuntime makes: as they are,
+// or from the other side of something that the program puts between, once,
+// before its first test.
+struct ReachedRuntime {
+  std::unique_ptr<Runtime> runtime;
+  std::shared_ptr<void> behind;  // goes after it
+};
+using RuntimeDoor = ReachedRuntime (*)(std::unique_ptr<LocalRuntime> runtime);
+inline RuntimeDoor runtime_door = nullptr;  // as they are
+
 struct TestRuntimeOptions {
   int64_t budget_bytes = 64 << 10;
   int64_t growth_bytes = 0;       // that GrowMemory may add
@@ -186,8 +196,9 @@ class TestRuntime : public PinPatterns {
   std::vector<std::unique_ptr<TemporaryDirectory>> folders_;  // none: memory
   // Virtual: the runtime's, of mapped tiers, then of disks.
   std::vector<InlineExecutor*> background_;
-  size_t mapped_ = 0;  // of those
-  std::unique_ptr<LocalRuntime> runtime_;
+  size_t mapped_ = 0;             // of those
+  std::shared_ptr<void> behind_;  // the runtime, where there is a door
+  std::unique_ptr<Runtime> runtime_;
 };
 
 // Byte i of the pattern of `seed`.

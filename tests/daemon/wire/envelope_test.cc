@@ -109,7 +109,7 @@ TEST(EnvelopeTest, ALargerOneThanAPacketIsNotMade) {
   status.phase.assign(kMostPacketBytes, 'x');
   const absl::Status refused = Encode({.sequence = 1, .body = status}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("a packet has 65536"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("at most 65536"));
 }
 
 TEST(EnvelopeTest, NoneOrTooManyBytesAreNone) {

@@ -1,0 +1,202 @@
+// Runtime::Connect: a runtime that a host's daemon has for this process.
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "daemon/client/control_client.h"
+#include "daemon/client/relay.h"
+#include "runtime/client/runtime_client.h"
+#include "terrace/runtime.h"
+#include "terrace/version.h"
+#include "tiers/left_behind.h"
+
+namespace terrace {
+namespace {
+
+constexpr absl::Duration kDestructorPatience = absl::Seconds(30);
+// Of a daemon that has more to do than to answer.
+constexpr absl::Duration kAnswerPatience = absl::Seconds(10);
+// For the memory to be taken: and so much for each GiB.
+constexpr absl::Duration kConnectPatience = absl::Seconds(60);
+constexpr absl::Duration kPatiencePerGib = absl::Seconds(4);
+
+class ConnectedRuntime final : public Runtime {
+ public:
+  ConnectedRuntime(std::unique_ptr<Relay> relay, ThreadPool pool)
+      : relay_(std::move(relay)),
+        pool_(std::move(pool)),
+        client_(SystemClock(), relay_->inbox(), relay_->port(),
+                {{kDramTier, {.data = relay_->memory()}}}) {}
+
+  ~ConnectedRuntime() override {
+    if (!client_.IsOwnProcess()) {
+      // A forked child has no such thread, and the connection is its parent's.
+      LeaveBehind(std::shared_ptr<Relay>(std::move(relay_)));
+      return;
+    }
+    client_
+        .Close(SystemClock().Now() + kDestructorPatience, /*force=*/true,
+               kAnswerPatience)
+        .IgnoreError();
+  }
+
+  absl::StatusOr<TensorId> Register(const TensorSpec& spec) override {
+    const absl::StatusOr<std::vector<TensorId>> ids =
+        Register(absl::MakeConstSpan(&spec, 1));
+    if (!ids.ok()) return ids.status();
+    return ids->front();
+  }
+  absl::StatusOr<std::vector<TensorId>> Register(
+      absl::Span<const TensorSpec> specs) override {
+    return client_.Register(specs);
+  }
+  absl::Status Unregister(TensorId tensor) override {
+    return client_.Unregister(tensor);
+  }
+  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
+      int64_t slot_bytes, int slots, Time deadline) override {
+    return client_.OpenQueue(slot_bytes, slots, deadline, "");
+  }
+  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
+      int64_t slot_bytes, int slots, Time deadline,
+      absl::string_view tier) override {
+    return client_.OpenQueue(slot_bytes, slots, deadline, tier);
+  }
+  absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
+                              Time deadline) override {
+    return client_.Acquire(tensor, access, deadline);
+  }
+  void Prefetch(absl::Span<const TensorId> tensors) override {
+    client_.Prefetch(tensors);
+  }
+  absl::Status GrowMemory(int64_t bytes) override {
+    return client_.Grow(bytes);
+  }
+
+  Stats GetStats() const override {
+    if (!client_.IsOwnProcess()) return Stats();
+    absl::StatusOr<Stats> now = client_.Ask<Stats>(StatsRequest());
+    return now.ok() ? *std::move(now) : relay_->last_stats();
+  }
+
+  absl::Status Close(Time deadline) override {
+    const absl::Time by = SystemClock().FromWall(deadline);
+    const absl::Status status =
+        client_.Close(by, /*force=*/false, kAnswerPatience);
+    // What was on its way here, and never taken, counts as held until this
+    // process has said that it is not: it has by now, and no more is granted.
+    if (!absl::IsFailedPrecondition(status)) return status;
+    return client_.Close(by, /*force=*/false, kAnswerPatience);
+  }
+
+  ThreadPool thread_pool() const override { return pool_; }
+
+ private:
+  std::unique_ptr<Relay> relay_;
+  const ThreadPool pool_;
+  RuntimeClient client_;
+};
+
+// What a daemon has been configured with is not a client's to say.
+absl::Status CheckOptions(const Options& options) {
+  std::string what;
+  if (!options.tiers.empty()) {
+    for (const TierSpec& each : options.tiers) {
+      if (each.kind != TierKind::kHbm) continue;
+      return absl::UnimplementedError(
+          absl::StrCat("tier '", TierText(each), "' beside a daemon"));
+    }
+    what = "tiers";
+  } else if (!options.paths.empty()) {
+    what = "paths";
+  } else if (options.memory_paths > 0) {
+    what = "memory paths";
+  } else if (options.engine != EngineKind::kAuto) {
+    what = "an engine";
+  } else if (options.pace.read_bytes_per_second > 0 ||
+             options.pace.write_bytes_per_second > 0) {
+    what = "a pace";
+  } else if (options.numa_node.has_value()) {
+    what = "a memory node";
+  } else if (!options.machine_profile.empty()) {
+    what = "a machine profile";
+  } else if (options.unsafe_media) {
+    what = "unsafe media";
+  } else if (options.huge_pages != HugePages::kPreferred) {
+    what = "a choice of huge pages";
+  } else if (options.io_timeout != Options().io_timeout) {
+    what = "an I/O timeout";
+  } else if (options.io_weights.demand != IoWeights().demand ||
+             options.io_weights.prefetch != IoWeights().prefetch ||
+             options.io_weights.write_back != IoWeights().write_back) {
+    what = "I/O weights";
+  }
+  if (!what.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " beside a daemon: its configuration says so for all jobs"));
+  }
+  if (options.host_budget_bytes > 0 && options.host_growth_bytes >= 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a budget of ", options.host_budget_bytes,
+                   " bytes that may grow by ", options.host_growth_bytes));
+}
+
+absl::StatusOr<Welcome> WelcomeIn(Packet& packet) {
+  TERRACE_ASSIGN_OR_RETURN(Envelope envelope, Decode(packet.bytes));
+  if (auto* const refusal = std::get_if<Refusal>(&envelope.body)) {
+    return refusal->why;
+  }
+  const auto* const welcome = std::get_if<Welcome>(&envelope.body);
+  if (welcome != nullptr && packet.descriptor.ok()) return *welcome;
+  return absl::InternalError("the daemon answered with something else");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Connect(
+    const std::string& socket, const Options& options) {
+  TERRACE_RETURN_IF_ERROR(CheckOptions(options));
+  TERRACE_ASSIGN_OR_RETURN(const std::string path, SocketPathOf(socket));
+  ThreadPool pool = options.thread_pool;
+  if (!pool.valid()) {
+    TERRACE_ASSIGN_OR_RETURN(pool, ThreadPool::Create(options.threads));
+  }
+  const absl::Time deadline =
+      SystemClock().Now() + kConnectPatience +
+      kPatiencePerGib * (options.host_budget_bytes >> 30);
+  TERRACE_ASSIGN_OR_RETURN(
+      PacketSocket connection,
+      PacketSocket::Connect(path, deadline, Descriptors::kTaken));
+  TERRACE_ASSIGN_OR_RETURN(
+      const std::vector<std::byte> hello,
+      Encode({.body = Hello{.version = kVersion,
+                            .job = options.job,
+                            .memory_bytes = options.host_budget_bytes,
+                            .growth_bytes = options.host_growth_bytes,
+                            .eviction = options.eviction,
+                            .prefetch = options.prefetch}}));
+  // A connection that was refused has its answer without a request.
+  const absl::StatusOr<bool> sent = connection.Send(hello);
+  if (!sent.ok() && !absl::IsUnavailable(sent.status())) return sent.status();
+  TERRACE_ASSIGN_OR_RETURN(Packet packet, connection.Await(deadline));
+  TERRACE_ASSIGN_OR_RETURN(const Welcome welcome, WelcomeIn(packet));
+  connection.RefuseMore();
+  TERRACE_ASSIGN_OR_RETURN(
+      SharedMemory memory,
+      SharedMemory::Map(packet.descriptor, welcome.file_bytes,
+                        welcome.memory_bytes));
+  TERRACE_ASSIGN_OR_RETURN(
+      std::unique_ptr<Relay> relay,
+      Relay::Start(std::move(connection), welcome.client, std::move(memory)));
+  return std::make_unique<ConnectedRuntime>(std::move(relay), std::move(pool));
+}
+
+}  // namespace terrace

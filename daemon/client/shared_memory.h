@@ -1,0 +1,35 @@
+// The memory that a daemon has made for this process: its memory file, mapped.
+// A forked child has no such mapping.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/process.h"
+
+namespace terrace {
+
+class SharedMemory {
+ public:
+  // Maps `file_bytes`, of which the first `used_bytes` have memory.
+  // InvalidArgument: the file has another size, or one that may change;
+  // ResourceExhausted: there are no such addresses.
+  static absl::StatusOr<SharedMemory> Map(const OwnDescriptor& file,
+                                          int64_t file_bytes,
+                                          int64_t used_bytes);
+  ~SharedMemory();
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&& other) = delete;
+
+  absl::Span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  explicit SharedMemory(absl::Span<std::byte> bytes) : bytes_(bytes) {}
+
+  const Process process_;
+  absl::Span<std::byte> bytes_;
+};
+
+}  // namespace terrace

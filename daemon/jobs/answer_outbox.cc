@@ -1,0 +1,70 @@
+#include "daemon/jobs/answer_outbox.h"
+
+#include "absl/status/status.h"
+#include "runtime/messages/byte_port.h"
+
+namespace terrace {
+namespace {
+
+// A queue's end here. It goes with the mover's knowledge of the queue.
+class OutQueue final : public QueueSink {
+ public:
+  OutQueue(std::shared_ptr<AnswerOutbox> outbox, int64_t id)
+      : outbox_(std::move(outbox)), id_(id) {}
+  ~OutQueue() override { outbox_->Add(QueueGone{id_}); }
+
+  // Each turn calls it while the queue waits: what the process knows already is
+  // not told again. That its pins block it is true as of the last message.
+  void Publish(std::vector<ReadyGroup>* ready, bool blocked_by_own_pins,
+               uint64_t processed, const absl::Status& blocked_also) override {
+    const bool is_news = !ready->empty() || blocked_by_own_pins != blocked_ ||
+                         (blocked_ && processed != processed_);
+    if (!is_news) return;
+    blocked_ = blocked_by_own_pins;
+    processed_ = processed;
+    QueueNews news;
+    news.queue = id_;
+    news.groups.swap(*ready);
+    news.blocked_by_own_pins = blocked_by_own_pins;
+    news.processed = processed;
+    news.blocked_also = blocked_also;
+    outbox_->Add(std::move(news));
+  }
+  void Close() override { outbox_->Add(QueueClosed{id_}); }
+
+ private:
+  const std::shared_ptr<AnswerOutbox> outbox_;
+  const int64_t id_;
+  bool blocked_ = false;
+  uint64_t processed_ = 0;
+};
+
+}  // namespace
+
+void AnswerOutbox::Deliver(uint64_t number, Answer answer) {
+  Add(AnswerNews{number, std::move(answer)});
+}
+
+std::shared_ptr<QueueSink> AnswerOutbox::OpenQueue(int64_t id) {
+  return std::make_shared<OutQueue>(shared_from_this(), id);
+}
+
+std::shared_ptr<ByteSink> AnswerOutbox::OpenBytes(int64_t /*id*/) {
+  return std::make_shared<BytePort>(pins_);
+}
+
+std::vector<JobNewsEntry> AnswerOutbox::Take() {
+  MutexLock lock(mutex_);
+  return std::exchange(entries_, {});
+}
+
+void AnswerOutbox::Add(JobNewsEntry entry) {
+  {
+    MutexLock lock(mutex_);
+    entries_.push_back(std::move(entry));
+    if (entries_.size() > 1) return;  // it is set
+  }
+  news_->Set();
+}
+
+}  // namespace terrace

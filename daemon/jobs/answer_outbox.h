@@ -1,0 +1,45 @@
+// Where a runtime's mover puts what it answers a process of a job: news that
+// wait until the thread of that process's session sends them.
+//
+// Thread-safe; nothing blocks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "daemon/wire/job_messages.h"
+#include "daemon/wire/wake_event.h"
+#include "runtime/messages/answer_sinks.h"
+#include "terrace/pin.h"
+
+namespace terrace {
+
+class AnswerOutbox final : public ClientSink,
+                           public std::enable_shared_from_this<AnswerOutbox> {
+ public:
+  // `news` is set whenever there are some. What is granted to a queue of bytes,
+  // which no process has here, ends at `pins`.
+  AnswerOutbox(std::shared_ptr<const WakeEvent> news,
+               std::shared_ptr<PinOwner> pins)
+      : news_(std::move(news)), pins_(std::move(pins)) {}
+
+  void Deliver(uint64_t number, Answer answer) override;
+  std::shared_ptr<QueueSink> OpenQueue(int64_t id) override;
+  std::shared_ptr<ByteSink> OpenBytes(int64_t id) override;
+
+  // In the order in which they came. Counts of what was processed are the
+  // inbox's.
+  std::vector<JobNewsEntry> Take();
+  void Add(JobNewsEntry entry);
+
+ private:
+  const std::shared_ptr<const WakeEvent> news_;
+  const std::shared_ptr<PinOwner> pins_;
+  Mutex mutex_;
+  std::vector<JobNewsEntry> entries_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace terrace

@@ -1,0 +1,255 @@
+#include "daemon/jobs/job_client.h"
+
+#include <algorithm>
+#include <iterator>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+// Of the threads of one process, each waits for one answer.
+constexpr size_t kMostQuestions = 4096;
+// Of news, in a message.
+constexpr size_t kMostEntries = 4096;
+constexpr absl::Duration kLeastClosePatience = absl::Seconds(1);
+
+}  // namespace
+
+JobClient::JobClient(LocalRuntime& runtime,
+                     std::shared_ptr<AnswerOutbox> outbox,
+                     int64_t most_in_flight)
+    : runtime_(runtime),
+      inbox_(runtime.mover().inbox()),
+      outbox_(std::move(outbox)),
+      id_(runtime.mover().ports().Join(outbox_)),
+      intake_(id_, runtime.clock(), inbox_),
+      most_in_flight_(most_in_flight) {}
+
+absl::Status JobClient::Post(JobRequests requests) {
+  const uint64_t before = inbox_->posted();
+  for (JobRequest& request : requests.requests) {
+    TERRACE_RETURN_IF_ERROR(std::visit(
+        [this](auto& body) { return Add(std::move(body)); }, request));
+  }
+  if (requests.posted == 0) return absl::OkStatus();
+  // Of what was refused here, or there, the mover hears only that it was.
+  if (inbox_->posted() == before) TellMover();
+  posted_.Note(inbox_->posted(), requests.posted);
+  return absl::OkStatus();
+}
+
+void JobClient::TellMover() { inbox_->Post(Request(PrefetchRequest())); }
+
+absl::Status JobClient::CheckInFlight(bool is_question) const {
+  if (is_question && asked_.size() > kMostQuestions) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        asked_.size() - 1, " threads of the process wait for an answer, and ",
+        "the limit is ", kMostQuestions));
+  }
+  if (in_flight_ < most_in_flight_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(in_flight_, " requests are not answered yet, and the limit ",
+                   "is ", most_in_flight_));
+}
+
+template <typename Body>
+absl::Status JobClient::Add(Body request) {
+  const uint64_t number = request.id.number;
+  const bool is_new =
+      number > 0 && asked_.try_emplace(number, AboutOf(request)).second;
+  if (!is_new) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a request with the number ", number,
+                     ", which is none, or another's that has no answer yet"));
+  }
+  // What tells, or ends, is never too much.
+  constexpr bool kIsCounted = !std::is_same_v<Body, StatsRequest> &&
+                              !std::is_same_v<Body, StepRequest> &&
+                              !std::is_same_v<Body, CloseRequest>;
+  absl::Status wrong = CheckInFlight(/*is_question=*/true);
+  if (!kIsCounted && asked_.size() <= kMostQuestions) wrong = absl::OkStatus();
+  ++in_flight_;
+  if (wrong.ok()) wrong = Pass(std::move(request));
+  if (!wrong.ok()) {
+    outbox_->Deliver(number, std::move(wrong));
+    TellMover();
+  }
+  return absl::OkStatus();
+}
+
+// The session waits for the pages meanwhile, and this process with it alone.
+absl::Status JobClient::Pass(GrowRequest request) {
+  outbox_->Deliver(request.id.number, runtime_.GrowMemory(request.bytes));
+  return absl::OkStatus();
+}
+
+// What is forced would leave memory behind for pins that are still held: the
+// process keeps its own mapping, and nothing need stay here. A deadline that is
+// too short for what the disks have begun would leave that behind, too.
+absl::Status JobClient::Pass(CloseRequest request) {
+  if (request.force) End();
+  Clock& clock = runtime_.clock();
+  const uint64_t number = request.id.number;
+  request.id.client = id_;
+  request.deadline = std::max(clock.FromWall(request.deadline),
+                              clock.Now() + kLeastClosePatience);
+  if (!inbox_->Post(OwnerRequest(request))) {
+    outbox_->Deliver(number, absl::OkStatus());  // it is closed
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobClient::Add(PushRequest request) {
+  const int64_t queue = request.queue;
+  const uint64_t tag = request.tag;
+  absl::Status wrong = CheckInFlight(/*is_question=*/false);
+  if (wrong.ok()) wrong = intake_.Post(std::move(request));
+  const auto found = queues_.find(queue);
+  if (found != queues_.end()) {
+    ++found->second;
+    ++in_flight_;
+  }
+  if (wrong.ok()) return absl::OkStatus();
+  QueueNews news;
+  news.queue = queue;
+  news.groups.resize(1);
+  news.groups.front().tag = tag;
+  news.groups.front().grants = std::move(wrong);
+  outbox_->Add(std::move(news));
+  TellMover();
+  return absl::OkStatus();
+}
+
+// These are answered by nothing: what is wrong has gone with what it is about.
+absl::Status JobClient::Add(EndPinRequest request) {
+  const uint64_t token = request.token;
+  if (intake_.Post(std::move(request)).ok()) pins_.erase(token);
+  return absl::OkStatus();
+}
+
+absl::Status JobClient::Add(CloseQueueRequest request) {
+  const auto found = queues_.find(request.queue);
+  if (found != queues_.end()) {
+    in_flight_ -= found->second;
+    queues_.erase(found);
+  }
+  intake_.Post(std::move(request)).IgnoreError();
+  return absl::OkStatus();
+}
+
+absl::Status JobClient::Add(PrefetchRequest request) {
+  intake_.Post(std::move(request)).IgnoreError();
+  return absl::OkStatus();
+}
+
+std::vector<JobNews> JobClient::TakeNews() {
+  std::vector<JobNews> messages;
+  const auto add = [&messages](JobNewsEntry entry) {
+    if (messages.empty() || messages.back().entries.size() >= kMostEntries) {
+      messages.emplace_back();
+    }
+    messages.back().entries.push_back(std::move(entry));
+  };
+  for (JobNewsEntry& entry : outbox_->Take()) {
+    if (auto* const answer = std::get_if<AnswerNews>(&entry)) {
+      const bool was_closed = std::exchange(is_closed_, false);
+      Hear(*answer);
+      if (is_closed_) add(LastStats{LastOfRuntime()});
+      is_closed_ |= was_closed;
+    } else if (auto* const news = std::get_if<QueueNews>(&entry)) {
+      Hear(*news);
+      // One message could be too long for all that a queue waited for.
+      while (news->groups.size() > kMostEntries) {
+        QueueNews first;
+        first.queue = news->queue;
+        const auto middle = news->groups.begin() + kMostEntries;
+        first.groups.assign(std::make_move_iterator(news->groups.begin()),
+                            std::make_move_iterator(middle));
+        news->groups.erase(news->groups.begin(), middle);
+        messages.emplace_back().entries.push_back(std::move(first));
+      }
+    }
+    add(std::move(entry));
+  }
+  return messages;
+}
+
+void JobClient::Hear(AnswerNews& news) {
+  const auto found = asked_.find(news.number);
+  if (found == asked_.end()) return;  // answered twice: the first one counts
+  --in_flight_;
+  const About about = std::move(found->second);
+  asked_.erase(found);
+  Learn(about, news.answer);
+  if (auto* const stats = std::get_if<Stats>(&news.answer)) {
+    runtime_.AddOwnStats(stats);
+    // What other users have on the same disks is not this one's to know.
+    for (TierStats& each : stats->tiers) each.disk.jobs_elsewhere.clear();
+  }
+  is_closed_ = std::holds_alternative<Ending>(about) && inbox_->shut();
+}
+
+void JobClient::Learn(const About& about, const Answer& answer) {
+  if (const auto* const specs = std::get_if<std::vector<TensorSpec>>(&about)) {
+    const auto* const ids = std::get_if<std::vector<TensorId>>(&answer);
+    if (ids != nullptr) intake_.OnRegistered(*ids, *specs);
+  } else if (const auto* const tensor = std::get_if<TensorId>(&about)) {
+    const auto* const status = std::get_if<absl::Status>(&answer);
+    if (status != nullptr && status->ok()) intake_.OnUnregistered(*tensor);
+  } else if (const auto* const opening = std::get_if<Opening>(&about)) {
+    const auto* const opened = std::get_if<OpenedQueue>(&answer);
+    if (opened == nullptr) return;
+    intake_.OnOpened(opened->id, opening->slot_bytes, opening->slots);
+    queues_.try_emplace(opened->id, 0);
+  }
+}
+
+void JobClient::Hear(QueueNews& news) {
+  const auto found = queues_.find(news.queue);
+  if (found != queues_.end()) {
+    const auto groups = static_cast<int64_t>(news.groups.size());
+    in_flight_ -= groups;
+    found->second -= groups;
+  }
+  news.processed = posted_.ProcessCount(news.processed);
+  for (const ReadyGroup& group : news.groups) {
+    if (!group.grants.ok()) continue;
+    for (const Grant& each : *group.grants) pins_.insert(each.token);
+  }
+}
+
+Stats JobClient::LastOfRuntime() const {
+  Stats stats = runtime_.mover().final_stats();
+  runtime_.AddOwnStats(&stats);
+  for (TierStats& each : stats.tiers) each.disk.jobs_elsewhere.clear();
+  return stats;
+}
+
+bool JobClient::End() {
+  for (const auto& [queue, groups] : queues_) {
+    intake_.Post(CloseQueueRequest{queue}).IgnoreError();
+    in_flight_ -= groups;
+  }
+  queues_.clear();
+  // Once the mover has heard of that, no more is granted.
+  runtime_.GetStats();
+  for (JobNewsEntry& entry : outbox_->Take()) {
+    auto* const news = std::get_if<QueueNews>(&entry);
+    if (news == nullptr) {
+      outbox_->Add(std::move(entry));
+    } else {
+      Hear(*news);
+    }
+  }
+  held_pins_ |= !pins_.empty();
+  for (const uint64_t token : std::exchange(pins_, {})) {
+    inbox_->EndPin(token, PinEnd::kDiscard);
+  }
+  return held_pins_;
+}
+
+}  // namespace terrace

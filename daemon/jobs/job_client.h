@@ -1,0 +1,107 @@
+// One process of a job as its runtime knows it: a client whose requests come
+// over a wire. Each is checked by the intake, and the answers that pass by tell
+// the intake what the process has. Nothing that it has is left when it is gone.
+//
+// A client belongs to one thread, its session's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "daemon/jobs/answer_outbox.h"
+#include "daemon/jobs/posted_counts.h"
+#include "daemon/wire/job_messages.h"
+#include "runtime/local_runtime.h"
+#include "runtime/messages/intake.h"
+
+namespace terrace {
+
+class JobClient {
+ public:
+  // `runtime` outlives the client. `most_in_flight`: requests that are not
+  // answered.
+  JobClient(LocalRuntime& runtime, std::shared_ptr<AnswerOutbox> outbox,
+            int64_t most_in_flight);
+  ClientId id() const { return id_; }
+
+  // Whatever is wrong with one of them is that one's answer. InvalidArgument,
+  // and the connection is to end: one with no number, or with that of another
+  // that has no answer yet.
+  absl::Status Post(JobRequests requests);
+  // What is to be sent now, in messages that are not too long.
+  std::vector<JobNews> TakeNews();
+  // The runtime is closed, and the process has been told so.
+  bool is_closed() const { return is_closed_; }
+  // The process is gone, or wants all to end: its queues close and its pins
+  // end, so that the runtime can end with all that it has. Whether it held any,
+  // then or at an earlier End.
+  bool End();
+
+ private:
+  // What the answer to a request is about.
+  struct Opening {
+    int64_t slot_bytes = 0;
+    int slots = 0;
+  };
+  struct Ending {};
+  using About = std::variant<std::monostate, std::vector<TensorSpec>, TensorId,
+                             Opening, Ending>;
+
+  static About AboutOf(const RegisterRequest& request) { return request.specs; }
+  static About AboutOf(const UnregisterRequest& request) {
+    return request.tensor;
+  }
+  static About AboutOf(const OpenRequest& request) {
+    return Opening{request.slot_bytes, request.slots};
+  }
+  static About AboutOf(const CloseRequest& /*request*/) { return Ending(); }
+  template <typename Body>
+  static About AboutOf(const Body& /*request*/) {
+    return std::monostate();
+  }
+
+  template <typename Body>
+  absl::Status Add(Body request);
+  template <typename Body>
+  absl::Status Pass(Body request) {
+    return intake_.Post(std::move(request));
+  }
+  absl::Status Pass(GrowRequest request);
+  absl::Status Pass(CloseRequest request);
+  absl::Status Add(PushRequest request);
+  absl::Status Add(EndPinRequest request);
+  absl::Status Add(CloseQueueRequest request);
+  absl::Status Add(PrefetchRequest request);
+  // `is_question`: its asker waits for it; such are few.
+  absl::Status CheckInFlight(bool is_question) const;
+  // As the mover has not heard of the one that was refused.
+  void TellMover();
+  void Hear(AnswerNews& news);
+  void Hear(QueueNews& news);
+  void Learn(const About& about, const Answer& answer);
+  Stats LastOfRuntime() const;
+
+  LocalRuntime& runtime_;
+  const std::shared_ptr<Inbox> inbox_;
+  const std::shared_ptr<AnswerOutbox> outbox_;
+  const ClientId id_;
+  Intake intake_;
+  const int64_t most_in_flight_;
+  int64_t in_flight_ = 0;  // questions, and groups of open queues
+  // By the request's number, until it is answered.
+  absl::flat_hash_map<uint64_t, About> asked_;
+  absl::flat_hash_map<int64_t, int64_t> queues_;  // with their groups in flight
+  absl::flat_hash_set<uint64_t> pins_;
+  PostedCounts posted_;
+  bool is_closed_ = false;
+  bool held_pins_ = false;  // at an End
+};
+
+}  // namespace terrace

@@ -1,0 +1,61 @@
+#include "daemon/jobs/job_runtime.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "daemon/jobs/charged_disk_file.h"
+#include "runtime/local_parts.h"
+
+namespace terrace {
+namespace {
+
+class JobCharge final : public Charge {
+ public:
+  JobCharge(TierLedger& ledger, JobName job, std::string tier)
+      : ledger_(ledger), job_(std::move(job)), tier_(std::move(tier)) {}
+  absl::Status Take(int64_t bytes) override {
+    return ledger_.Take(job_, tier_, bytes);
+  }
+  void Give(int64_t bytes) override { ledger_.Give(job_, tier_, bytes); }
+
+ private:
+  TierLedger& ledger_;
+  const JobName job_;
+  const std::string tier_;
+};
+
+}  // namespace
+
+int64_t MemoryBytesOf(const Hello& hello) {
+  constexpr int64_t kMost = INT64_MAX / 4;
+  const int64_t memory = std::min(hello.memory_bytes, kMost);
+  const int64_t growth = std::min(hello.growth_bytes, kMost);
+  return RoundUp(memory, kBlockBytes) + RoundUp(growth, kBlockBytes);
+}
+
+absl::StatusOr<std::unique_ptr<LocalRuntime>> MakeJobRuntime(
+    const JobTiers& tiers, const JobName& job, const Hello& hello) {
+  Options options;
+  options.tiers.push_back(tiers.memory);
+  options.tiers.front().budget_bytes = hello.memory_bytes;
+  options.tiers.insert(options.tiers.end(), tiers.below.begin(),
+                       tiers.below.end());
+  options.host_growth_bytes = hello.growth_bytes;
+  options.eviction = hello.eviction;
+  options.prefetch = hello.prefetch;
+  options.thread_pool = tiers.pool;
+  TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts,
+                           PartsOf(options, /*shares_memory=*/true));
+  for (size_t i = 0; i < parts.paths.size(); ++i) {
+    parts.paths[i].file =
+        MakeChargedDiskFile(std::move(parts.paths[i].file),
+                            std::make_unique<JobCharge>(
+                                *tiers.ledger, job, TierName(tiers.below[i])));
+  }
+  return LocalRuntime::Start(std::move(parts));
+}
+
+}  // namespace terrace

@@ -1,0 +1,142 @@
+#include "daemon/jobs/job_session.h"
+
+#include <poll.h>
+
+#include <array>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/threads/own_thread.h"
+
+namespace terrace {
+namespace {
+
+// What the process has not read yet: it is not listened to while there is more.
+constexpr size_t kMostUnsentBytes = 1 << 20;
+// Of disks, to end what they have begun.
+constexpr absl::Duration kClosePatience = absl::Seconds(30);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JobSession>> JobSession::Start(Parts parts) {
+  TERRACE_ASSIGN_OR_RETURN(WakeEvent event, WakeEvent::Make());
+  try {
+    return std::unique_ptr<JobSession>(
+        new JobSession(std::move(parts), std::move(event)));
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot start a session's thread: ", error.what()));
+  }
+}
+
+JobSession::JobSession(Parts parts, WakeEvent event)
+    : parts_(std::move(parts)),
+      event_(std::make_shared<const WakeEvent>(std::move(event))) {
+  thread_ = StartThread("terrace-session", [this] { Run(); });
+}
+
+JobSession::~JobSession() {
+  End();
+  thread_.join();
+}
+
+void JobSession::End() {
+  ends_ = true;
+  event_->Set();
+}
+
+void JobSession::Run() { parts_.on_end(Serve()); }
+
+JobSession::Ended JobSession::Serve() {
+  absl::StatusOr<std::unique_ptr<LocalRuntime>> made = parts_.make_runtime();
+  if (!made.ok()) return {.how = Refuse(made.status())};
+  LocalRuntime& runtime = **made;
+  const auto outbox =
+      std::make_shared<AnswerOutbox>(event_, runtime.mover().inbox());
+  JobClient client(runtime, outbox, parts_.most_in_flight);
+  Ended end;
+  end.how = Greet(runtime, client);
+  MessageChannel& channel =
+      channel_.emplace(std::move(parts_.socket), parts_.peer);
+  while (end.how.ok()) {
+    Await(channel);
+    end.how = Turn(channel, client);
+  }
+  if (!absl::IsUnavailable(end.how)) {
+    // Why it ends, if the process reads it.
+    channel.Send({.body = Refusal{end.how}}).IgnoreError();
+  }
+  end.process_has_memory = client.End();
+  runtime.Close(absl::Now() + kClosePatience).IgnoreError();
+  end.transfers_have_memory = runtime.mover().abandoned();
+  // Nobody else looks at it: what a process keeps mapped has no pages then.
+  if (!end.process_has_memory && !end.transfers_have_memory) {
+    runtime.arena().Empty();
+  }
+  return end;
+}
+
+absl::Status JobSession::Refuse(const absl::Status& why) {
+  TERRACE_ASSIGN_OR_RETURN(
+      const std::vector<std::byte> refusal,
+      Encode({.sequence = parts_.sequence, .body = Refusal{why}}));
+  parts_.socket.Send(refusal).IgnoreError();
+  return why;
+}
+
+absl::Status JobSession::Greet(LocalRuntime& runtime, const JobClient& client) {
+  const HostArena& arena = runtime.arena();
+  Welcome welcome;
+  welcome.client = client.id();
+  welcome.memory_bytes = static_cast<int64_t>(arena.bytes().size());
+  welcome.file_bytes = arena.memory_file_bytes();
+  TERRACE_ASSIGN_OR_RETURN(
+      const std::vector<std::byte> bytes,
+      Encode({.sequence = parts_.sequence, .body = welcome}));
+  TERRACE_ASSIGN_OR_RETURN(const bool sent,
+                           parts_.socket.SendWith(bytes, arena.memory_file()));
+  if (sent) return absl::OkStatus();
+  return absl::UnavailableError("who asked for memory does not read");
+}
+
+void JobSession::Await(const MessageChannel& channel) const {
+  short events = channel.unsent_bytes() > kMostUnsentBytes ? 0 : POLLIN;
+  if (channel.has_unsent()) events |= POLLOUT;
+  std::array<pollfd, 2> waits = {
+      {{event_->descriptor(), POLLIN, 0}, {channel.descriptor(), events, 0}}};
+  poll(waits.data(), waits.size(), /*timeout=*/-1);
+}
+
+absl::Status JobSession::Turn(MessageChannel& channel, JobClient& client) {
+  event_->Clear();
+  if (ends_) return absl::CancelledError("the daemon ends");
+  TERRACE_RETURN_IF_ERROR(channel.Flush());
+  if (channel.unsent_bytes() > kMostUnsentBytes) return absl::OkStatus();
+  for (JobNews& news : client.TakeNews()) {
+    TERRACE_RETURN_IF_ERROR(channel.Send({.body = std::move(news)}));
+  }
+  if (client.is_closed()) {
+    if (channel.has_unsent()) return absl::OkStatus();
+    return absl::UnavailableError("the process has closed its runtime");
+  }
+  if (channel.unsent_bytes() > kMostUnsentBytes) return absl::OkStatus();
+  return HearRequests(channel, client);
+}
+
+absl::Status JobSession::HearRequests(MessageChannel& channel,
+                                      JobClient& client) {
+  TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message, channel.Receive());
+  if (!message.has_value()) return absl::OkStatus();
+  if (auto* const requests = std::get_if<JobRequests>(&message->body)) {
+    return client.Post(std::move(*requests));
+  }
+  return absl::InvalidArgumentError(
+      "a message that is none of a job's process, on its connection");
+}
+
+}  // namespace terrace

@@ -1,0 +1,77 @@
+// A JobSession is what the daemon has for one process of a job: a connection,
+// a runtime, and a thread, terrace-session, that makes the runtime, takes the
+// process's requests and sends what these are answered by. Nothing of it is
+// shared with others, so that a process that floods or stops holds up itself.
+//
+// It ends with the connection: the runtime with all that it has is gone, then
+// `on_end` is called, on the thread, with how it ended. Unavailable: the
+// process has gone, or closed it; Cancelled: by End; else it was refused, or
+// did what it must not. The connection ends with the object, so that who waits
+// for its end finds what it had given back.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/jobs/job_client.h"
+#include "daemon/wire/job_messages.h"
+#include "daemon/wire/message_channel.h"
+#include "daemon/wire/packet_socket.h"
+#include "daemon/wire/wake_event.h"
+#include "runtime/local_runtime.h"
+
+namespace terrace {
+
+class JobSession {
+ public:
+  struct Ended {
+    absl::Status how;
+    // Its memory is in use: by pins of the process, as long as that lives; by
+    // transfers that never end, as long as the daemon does.
+    bool process_has_memory = false;
+    bool transfers_have_memory = false;
+  };
+  struct Parts {
+    PacketSocket socket;
+    Peer peer;
+    uint64_t sequence = 0;  // of the Hello
+    std::function<absl::StatusOr<std::unique_ptr<LocalRuntime>>()> make_runtime;
+    int64_t most_in_flight = INT64_MAX;
+    std::function<void(const Ended& how)> on_end;
+  };
+
+  // ResourceExhausted: there is no descriptor or thread.
+  static absl::StatusOr<std::unique_ptr<JobSession>> Start(Parts parts);
+  // Ends it and waits until it has ended.
+  ~JobSession();
+  JobSession(const JobSession&) = delete;
+  JobSession& operator=(const JobSession&) = delete;
+
+  // Has it end soon.
+  void End();
+
+ private:
+  JobSession(Parts parts, WakeEvent event);
+
+  void Run();
+  Ended Serve();
+  absl::Status Refuse(const absl::Status& why);
+  absl::Status Greet(LocalRuntime& runtime, const JobClient& client);
+  void Await(const MessageChannel& channel) const;
+  absl::Status Turn(MessageChannel& channel, JobClient& client);
+  absl::Status HearRequests(MessageChannel& channel, JobClient& client);
+
+  Parts parts_;
+  const std::shared_ptr<const WakeEvent> event_;
+  std::atomic<bool> ends_ = false;
+  std::optional<MessageChannel> channel_;  // once it is greeted
+  std::thread thread_;                     // last: it uses all of the above
+};
+
+}  // namespace terrace

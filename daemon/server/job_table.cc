@@ -1,0 +1,219 @@
+#include "daemon/server/job_table.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "terrace/version.h"
+
+namespace terrace {
+namespace {
+
+constexpr size_t kMostNameBytes = 255;
+constexpr size_t kMostVersionBytes = 32;
+// Where a quota says nothing.
+constexpr int64_t kRequests = 1 << 20;
+
+// Of a process that is connected. None: it has gone, or there is no descriptor.
+OwnDescriptor OpenProcess(pid_t pid) {
+  const ForkPause pause;
+  const auto fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  return fd < 0 ? OwnDescriptor() : OwnDescriptor::Of(fd);
+}
+
+bool HasGone(const OwnDescriptor& process) {
+  pollfd wait = {process.get(), POLLIN, 0};
+  return !process.ok() || poll(&wait, 1, /*timeout=*/0) > 0;
+}
+
+// The first memory, and the directories of disks, are what jobs have.
+JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
+                  ThreadPool pool) {
+  JobTiers tiers;
+  tiers.ledger = ledger;
+  tiers.pool = std::move(pool);
+  bool has_memory = false;
+  for (const TierSpec& each : config.TierSpecs()) {
+    if (each.kind == TierKind::kDisk) {
+      tiers.below.push_back(each);
+    } else if (each.kind == TierKind::kDram && !has_memory) {
+      tiers.memory = each;
+      has_memory = true;
+    }
+  }
+  return tiers;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JobTable>> JobTable::Create(
+    const DaemonConfig& config, const UserTable& users) {
+  TERRACE_ASSIGN_OR_RETURN(WakeEvent event, WakeEvent::Make());
+  TERRACE_ASSIGN_OR_RETURN(ThreadPool pool, ThreadPool::Create(0));
+  auto ledger = std::make_unique<TierLedger>(config, users.names());
+  JobTiers tiers = TiersFor(config, ledger.get(), std::move(pool));
+  return std::unique_ptr<JobTable>(new JobTable(
+      std::move(tiers), std::move(ledger), config, users, std::move(event)));
+}
+
+JobTable::JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
+                   DaemonConfig config, const UserTable& users, WakeEvent event)
+    : tiers_(std::move(tiers)),
+      ledger_(std::move(ledger)),
+      config_(std::move(config)),
+      names_(users.names()),
+      shared_(std::make_shared<Shared>(std::move(event))) {}
+
+JobTable::~JobTable() {
+  EndAll();
+  sessions_.clear();
+}
+
+std::string JobTable::UserOf(uid_t uid) const {
+  const auto known = names_.find(uid);
+  return known == names_.end() ? absl::StrCat(uid) : known->second;
+}
+
+absl::Status JobTable::Admit(const Peer& peer, const Hello& hello) {
+  if (ends_) return absl::UnavailableError("the daemon ends");
+  if (hello.version != kVersion) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the process has version ",
+                     absl::CEscape(hello.version.substr(0, kMostVersionBytes)),
+                     ", and the daemon ", kVersion));
+  }
+  if (hello.memory_bytes <= 0 || hello.growth_bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a memory of ", hello.memory_bytes,
+                     " bytes that may grow by ", hello.growth_bytes));
+  }
+  const bool is_text = absl::c_none_of(
+      hello.job, [](unsigned char each) { return absl::ascii_iscntrl(each); });
+  if (hello.job.size() > kMostNameBytes || !is_text) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a job's name of ", hello.job.size(), " bytes; at most ",
+                     kMostNameBytes, ", and none that a line cannot have"));
+  }
+  GiveOfGone();
+  const JobName name{peer.uid, hello.job};
+  TERRACE_RETURN_IF_ERROR(CheckArenas(name));
+  return ledger_->Take(name, TierName(tiers_.memory), MemoryBytesOf(hello));
+}
+
+absl::Status JobTable::CheckArenas(const JobName& name) const {
+  int64_t of_user = 0;
+  int64_t of_job = 0;
+  for (const auto& [number, entry] : sessions_) {
+    if (entry.use.name.uid == name.uid) ++of_user;
+    if (entry.use.name == name) ++of_job;
+  }
+  const std::string user = UserOf(name.uid);
+  const auto check = [](const std::string& whose, const Quota& quota,
+                        int64_t used) {
+    if (!quota.arenas.has_value() || used < quota.arenas->count) {
+      return absl::OkStatus();
+    }
+    return absl::ResourceExhaustedError(
+        absl::StrCat(whose, " has ", used, " arenas, and the limit is ",
+                     quota.arenas->count));
+  };
+  TERRACE_RETURN_IF_ERROR(
+      check(absl::StrCat("the user ", user), config_.OfUser(user), of_user));
+  return check(JobText(name), config_.OfJob(user, name.job), of_job);
+}
+
+absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
+                             uint64_t sequence, const Hello& hello) {
+  const JobName name{peer.uid, hello.job};
+  const int64_t bytes = MemoryBytesOf(hello);
+  const int64_t number = next_++;
+  const Quota quota = config_.OfJob(UserOf(name.uid), name.job);
+  JobSession::Parts parts{
+      .socket = std::move(socket),
+      .peer = peer,
+      .sequence = sequence,
+      .make_runtime = [&tiers = tiers_, name,
+                       hello] { return MakeJobRuntime(tiers, name, hello); },
+      .most_in_flight =
+          quota.requests.has_value() ? quota.requests->count : kRequests,
+      .on_end =
+          [shared = shared_, number](const JobSession::Ended& how) {
+            MutexLock lock(shared->mutex);
+            shared->gone.emplace_back(number, how);
+            shared->ended.Set();
+          }};
+  absl::StatusOr<std::unique_ptr<JobSession>> session =
+      JobSession::Start(std::move(parts));
+  if (!session.ok()) {
+    ledger_->Give(name, TierName(tiers_.memory), bytes);
+    return session.status();
+  }
+  sessions_[number] = {peer,
+                       {name, peer.pid, bytes},
+                       OpenProcess(peer.pid),
+                       *std::move(session)};
+  return absl::OkStatus();
+}
+
+std::vector<JobTable::Ended> JobTable::Reap() {
+  shared_->ended.Clear();
+  std::vector<std::pair<int64_t, JobSession::Ended>> gone;
+  {
+    MutexLock lock(shared_->mutex);
+    gone.swap(shared_->gone);
+  }
+  GiveOfGone();
+  std::vector<Ended> all;
+  for (auto& [number, end] : gone) {
+    const auto found = sessions_.find(number);
+    if (found == sessions_.end()) continue;
+    Entry entry = std::move(found->second);
+    sessions_.erase(found);
+    if (end.process_has_memory && !HasGone(entry.process)) {
+      holders_.push_back({entry.use, std::move(entry.process)});
+    } else if (!end.transfers_have_memory) {
+      Give(entry.use);
+    }
+    all.push_back({entry.peer, std::move(end.how), std::move(entry.session)});
+  }
+  return all;
+}
+
+void JobTable::Give(const Use& use) {
+  ledger_->Give(use.name, TierName(tiers_.memory), use.memory_bytes);
+}
+
+void JobTable::GiveOfGone() {
+  std::erase_if(holders_, [this](const Holder& holder) {
+    if (!HasGone(holder.process)) return false;
+    Give(holder.use);
+    return true;
+  });
+}
+
+void JobTable::EndAll() {
+  ends_ = true;
+  for (auto& [number, entry] : sessions_) entry.session->End();
+}
+
+void JobTable::SetLimits(const DaemonConfig& config, const UserTable& users) {
+  config_ = config;
+  names_ = users.names();
+  ledger_->SetLimits(config, users.names());
+}
+
+std::vector<JobTable::Use> JobTable::All() const {
+  std::vector<Use> all;
+  for (const auto& [number, entry] : sessions_) all.push_back(entry.use);
+  return all;
+}
+
+}  // namespace terrace

@@ -1,0 +1,79 @@
+#include "daemon/wire/fragments.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+// What a piece's envelope takes beside its bytes, and more.
+constexpr size_t kFrameBytes = 256;
+constexpr size_t kPieceBytes = kMostPacketBytes - kFrameBytes;
+constexpr size_t kLeastPieceBytes = 4096;
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::vector<std::byte>>> PacketsOf(
+    const Envelope& envelope) {
+  TERRACE_ASSIGN_OR_RETURN(std::vector<std::byte> bytes,
+                           Encode(envelope, kMostMessageBytes));
+  std::vector<std::vector<std::byte>> packets;
+  if (bytes.size() <= kMostPacketBytes) {
+    packets.push_back(std::move(bytes));
+    return packets;
+  }
+  for (size_t begin = 0; begin < bytes.size(); begin += kPieceBytes) {
+    const size_t end = std::min(bytes.size(), begin + kPieceBytes);
+    Fragment piece;
+    piece.bytes.assign(bytes.begin() + static_cast<ptrdiff_t>(begin),
+                       bytes.begin() + static_cast<ptrdiff_t>(end));
+    piece.left_bytes = bytes.size() - end;
+    TERRACE_ASSIGN_OR_RETURN(
+        std::vector<std::byte> packet,
+        Encode({.sequence = envelope.sequence, .body = std::move(piece)}));
+    packets.push_back(std::move(packet));
+  }
+  return packets;
+}
+
+absl::StatusOr<std::optional<Envelope>> FragmentReader::Add(
+    absl::Span<const std::byte> packet) {
+  TERRACE_ASSIGN_OR_RETURN(Envelope envelope,
+                           Decode(packet, kMostPacketBytes, reader_));
+  auto* const piece = std::get_if<Fragment>(&envelope.body);
+  if (piece == nullptr) {
+    if (left_bytes_ == 0) return envelope;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "another message, where a piece of ", left_bytes_, " bytes is due"));
+  }
+  const size_t now = piece->bytes.size();
+  const uint64_t left = piece->left_bytes;
+  const bool is_first = left_bytes_ == 0;
+  // Sums are of what is bounded already: a number of a stranger's may be any.
+  const bool follows =
+      is_first ? now <= kMostMessageBytes && left <= kMostMessageBytes - now
+               : now <= left_bytes_ && left == left_bytes_ - now;
+  const bool is_too_short = left > 0 && now < kLeastPieceBytes;
+  if (now == 0 || is_too_short || !follows) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a piece of ", now, " bytes, with ", left, " to follow, after ",
+        bytes_.size(), " of which ", left_bytes_, " were to follow; a message ",
+        "has ", kMostMessageBytes, " at most, and but for the last a piece ",
+        kLeastPieceBytes, " at least"));
+  }
+  bytes_.insert(bytes_.end(), piece->bytes.begin(), piece->bytes.end());
+  left_bytes_ = piece->left_bytes;
+  if (left_bytes_ > 0) return std::nullopt;
+  const std::vector<std::byte> whole = std::exchange(bytes_, {});
+  TERRACE_ASSIGN_OR_RETURN(envelope, Decode(whole, kMostMessageBytes, reader_));
+  if (!std::holds_alternative<Fragment>(envelope.body)) {
+    return envelope;
+  }
+  return absl::InvalidArgumentError("a piece of a message that is a piece");
+}
+
+}  // namespace terrace

@@ -1,0 +1,38 @@
+// Messages that are longer than a packet: cut into fragments by who sends them,
+// put together again by who receives them.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "daemon/wire/envelope.h"
+
+namespace terrace {
+
+// The packets of a message; one, where it fits. ResourceExhausted: the message
+// is longer than kMostMessageBytes.
+absl::StatusOr<std::vector<std::vector<std::byte>>> PacketsOf(
+    const Envelope& envelope);
+
+// One thread at a time.
+class FragmentReader {
+ public:
+  explicit FragmentReader(WireReader reader = WireReader::kClient)
+      : reader_(reader) {}
+
+  // The message that is whole with this packet; none: pieces are to follow.
+  // InvalidArgument: as Decode has it; pieces that do not follow each other,
+  // are shorter than need be, or come to more than kMostMessageBytes.
+  absl::StatusOr<std::optional<Envelope>> Add(
+      absl::Span<const std::byte> packet);
+
+ private:
+  const WireReader reader_;
+  std::vector<std::byte> bytes_;
+  size_t left_bytes_ = 0;  // 0: no piece is expected
+};
+
+}  // namespace terrace

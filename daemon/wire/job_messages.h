@@ -1,0 +1,95 @@
+// What a process and the runtime that a host's daemon has for it say to each
+// other: the messages of a runtime's clients (runtime/messages/), in lists, and
+// what begins and ends such a connection.
+//
+// Plain values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/messages/answers.h"
+#include "runtime/messages/request_id.h"
+#include "runtime/messages/requests.h"
+#include "terrace/options.h"
+#include "terrace/stats.h"
+
+namespace terrace {
+
+// A process begins a runtime of its own. Answered by a Welcome.
+struct Hello {
+  std::string version;
+  std::string job;  // "": none of its user's that has a name
+  int64_t memory_bytes = 0;
+  int64_t growth_bytes = 0;
+  EvictionKind eviction = EvictionKind::kNextUse;
+  bool prefetch = true;
+};
+
+// The descriptor of the runtime's memory comes beside it.
+struct Welcome {
+  ClientId client = 0;  // that the process is of that runtime
+  int64_t memory_bytes = 0;
+  int64_t file_bytes = 0;  // of the memory file, with what it may grow by
+};
+
+using JobRequest =
+    std::variant<RegisterRequest, UnregisterRequest, OpenRequest,
+                 CloseQueueRequest, PushRequest, EndPinRequest, StepRequest,
+                 PrefetchRequest, StatsRequest, GrowRequest, CloseRequest>;
+
+// What a message has of them at most.
+inline constexpr size_t kMostRequestsInMessage = 4096;
+
+// In the order in which they were posted. Deadlines are by the wall clock, and
+// who asks is not said: the connection tells.
+struct JobRequests {
+  uint64_t posted = 0;  // how many the client had posted with these
+  std::vector<JobRequest> requests;
+};
+
+// The answer to the request with that number.
+struct AnswerNews {
+  uint64_t number = 0;
+  Answer answer;
+};
+// As QueueSink::Publish has it, of a queue of the client's. `processed` counts
+// what the client has posted.
+struct QueueNews {
+  int64_t queue = -1;
+  std::vector<ReadyGroup> groups;
+  bool blocked_by_own_pins = false;
+  uint64_t processed = 0;
+  absl::Status blocked_also;
+};
+// The runtime is closed: nothing more is taken at that queue.
+struct QueueClosed {
+  int64_t queue = -1;
+};
+// The mover knows of no such queue any more: nothing more comes.
+struct QueueGone {
+  int64_t queue = -1;
+};
+// Before the answer to a Close: what GetStats says from then on.
+struct LastStats {
+  Stats stats;
+};
+
+using JobNewsEntry =
+    std::variant<AnswerNews, QueueNews, QueueClosed, QueueGone, LastStats>;
+
+struct JobNews {
+  std::vector<JobNewsEntry> entries;
+};
+
+// A piece of a message that is longer than a packet.
+struct Fragment {
+  std::vector<std::byte> bytes;
+  uint64_t left_bytes = 0;  // of the pieces that follow
+};
+
+}  // namespace terrace

@@ -1,0 +1,374 @@
+// What a process may do to the runtime that the daemon has for it, and to the
+// memory that both have.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/wire/envelope.h"
+#include "daemon/wire/fragments.h"
+#include "daemon/wire/packet_socket.h"
+#include "gmock/gmock.h"
+#include "terrace/version.h"
+#include "tests/daemon/server/connected_job.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kMemory = 1 << 20;
+
+// A process of a job by its bare messages.
+class RawJob {
+ public:
+  explicit RawJob(const RunningDaemon& daemon)
+      : socket_(*PacketSocket::Connect(daemon.socket(), Soon(),
+                                       Descriptors::kTaken)) {
+    Send({.sequence = 1,
+          .body = Hello{.version = kVersion, .memory_bytes = kMemory}});
+    auto packet = socket_.Await(Soon());
+    EXPECT_TRUE(packet.ok()) << packet.status();
+    memory_ = std::move(packet->descriptor);
+    welcome_ = std::get<Welcome>(Decode(packet->bytes)->body);
+  }
+
+  PacketSocket& socket() { return socket_; }
+  const OwnDescriptor& memory() const { return memory_; }
+  ClientId client() const { return welcome_.client; }
+
+  void Send(const Envelope& envelope) {
+    const std::vector<std::vector<std::byte>> packets = *PacketsOf(envelope);
+    for (const auto& packet : packets) {
+      EXPECT_TRUE(*socket_.Send(packet));
+    }
+  }
+  void Ask(JobRequest request) {
+    JobRequests requests;
+    requests.posted = ++posted_;
+    requests.requests.push_back(std::move(request));
+    Send({.body = std::move(requests)});
+  }
+  // The next entry of what comes.
+  absl::StatusOr<JobNewsEntry> Hear() {
+    while (heard_.empty()) {
+      absl::StatusOr<Packet> packet = socket_.Await(Soon());
+      if (!packet.ok()) return packet.status();
+      absl::StatusOr<std::optional<Envelope>> message =
+          reader_.Add(packet->bytes);
+      if (!message.ok()) return message.status();
+      if (!message->has_value()) continue;
+      if (auto* const refusal = std::get_if<Refusal>(&(*message)->body)) {
+        return refusal->why;
+      }
+      for (auto& each : std::get<JobNews>((*message)->body).entries) {
+        heard_.push_back(std::move(each));
+      }
+    }
+    JobNewsEntry first = std::move(heard_.front());
+    heard_.erase(heard_.begin());
+    return first;
+  }
+  // Of an answer, or of a group that failed.
+  absl::Status Outcome() {
+    const absl::StatusOr<JobNewsEntry> heard = Hear();
+    if (!heard.ok()) return heard.status();
+    if (const auto* const news = std::get_if<QueueNews>(&*heard)) {
+      return news->groups.at(0).grants.status();
+    }
+    const auto& answer = std::get<AnswerNews>(*heard).answer;
+    const auto* const status = std::get_if<absl::Status>(&answer);
+    return status == nullptr ? absl::OkStatus() : *status;
+  }
+  TensorId Register(uint64_t number, const std::string& name) {
+    TensorSpec spec;
+    spec.name = name;
+    spec.size_bytes = 4096;
+    Ask(RegisterRequest{{.number = number}, {spec}});
+    return std::get<std::vector<TensorId>>(std::get<AnswerNews>(*Hear()).answer)
+        .at(0);
+  }
+  int64_t Open(uint64_t number) {
+    Ask(OpenRequest{.id = {.number = number},
+                    .slot_bytes = 4096,
+                    .slots = 2,
+                    .deadline = absl::InfiniteFuture()});
+    return std::get<OpenedQueue>(std::get<AnswerNews>(*Hear()).answer).id;
+  }
+
+ private:
+  PacketSocket socket_;
+  OwnDescriptor memory_;
+  Welcome welcome_;
+  FragmentReader reader_;
+  uint64_t posted_ = 0;
+  std::vector<JobNewsEntry> heard_;
+};
+
+class HostileJobTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(daemon_.Serves());
+    auto other = ConnectAs(daemon_, kMemory, "other");
+    ASSERT_TRUE(other.ok()) << other.status();
+    other_ = *std::move(other);
+    kept_ = *RegisterOf(*other_, "kept", 4096);
+    ASSERT_TRUE(FillOf(*other_, kept_, 7));
+  }
+  // Others are undisturbed, and nothing is left of the process.
+  void TearDown() override {
+    EXPECT_TRUE(Holds(*other_, kept_, 7));
+    EXPECT_TRUE(
+        daemon_.WaitUntil([&] { return UsedMemory(daemon_) == kMemory; }));
+    other_.reset();
+    const ChildResult& ended = daemon_.End();
+    EXPECT_EQ(ended.exit_code, 0) << ended.errors;
+  }
+  // The connection ends, with a reason that has these words.
+  static void ExpectEnd(RawJob& job, absl::StatusCode code,
+                        const std::string& words) {
+    absl::Status how;
+    do {
+      how = job.Hear().status();
+    } while (how.ok());
+    EXPECT_EQ(how.code(), code) << how;
+    EXPECT_THAT(std::string(how.message()), HasSubstr(words));
+    EXPECT_TRUE(absl::IsUnavailable(job.Hear().status()));
+  }
+
+  RunningDaemon daemon_{""};
+  std::unique_ptr<Runtime> other_;
+  TensorId kept_;
+};
+
+TEST_F(HostileJobTest, ValuesThatAreNoneAreRefusedOneByOne) {
+  RawJob job(daemon_);
+  const TensorId a = job.Register(1, "a");
+  const int64_t queue = job.Open(2);
+  const auto refused = [&job](JobRequest request) {
+    job.Ask(std::move(request));
+    const absl::Status how = job.Outcome();
+    EXPECT_TRUE(absl::IsInvalidArgument(how)) << how;
+    return std::string(how.message());
+  };
+  const auto pushed = [&](TensorId tensor, Access access, int64_t at) {
+    PushRequest push;
+    push.queue = at;
+    push.wants = {{tensor, access}};
+    push.deadline = absl::InfiniteFuture();
+    return refused(std::move(push));
+  };
+  EXPECT_THAT(pushed(TensorId{99}, Access::kRead, queue), HasSubstr("99"));
+  EXPECT_THAT(pushed(a, static_cast<Access>(200), queue), HasSubstr("200"));
+  EXPECT_THAT(pushed(a, Access::kRead, queue + 1), HasSubstr("no queue"));
+  EXPECT_THAT(refused(StepRequest{
+                  {.number = 9}, static_cast<StepRequest::Kind>(77), queue, 1}),
+              HasSubstr("77"));
+  EXPECT_THAT(refused(UnregisterRequest{{.number = 10}, TensorId{-5}}),
+              HasSubstr("-5"));
+  EXPECT_THAT(
+      refused(OpenRequest{.id = {.number = 11}, .slot_bytes = -1, .slots = 1}),
+      HasSubstr("-1"));
+  TensorSpec spec;
+  spec.name.assign(100 << 10, 'n');
+  spec.size_bytes = 4096;
+  EXPECT_THAT(refused(RegisterRequest{{.number = 12}, {spec}}),
+              HasSubstr("102400 bytes"));
+  // These have no answer, and no effect.
+  job.Ask(EndPinRequest{.token = 1});
+  job.Ask(EndPinRequest{.token = TokensOf(job.client()) | 12345});
+  job.Ask(EndPinRequest{.token = TokensOf(job.client()),
+                        .end = static_cast<PinEnd>(9)});
+  job.Ask(CloseQueueRequest{queue + 7});
+  job.Ask(PrefetchRequest{{TensorId{-1}, TensorId{1 << 20}}});
+  job.Ask(StatsRequest{{.number = 13}});
+  EXPECT_TRUE(job.Outcome().ok());
+}
+
+TEST_F(HostileJobTest, ANumberThatIsAnothersEndsIt) {
+  RawJob job(daemon_);
+  TensorSpec spec;
+  spec.name = "a";
+  spec.size_bytes = 4096;
+  JobRequests twice;
+  for (int i = 0; i < 2; ++i) {
+    twice.requests.push_back(RegisterRequest{{.number = 5}, {spec}});
+    spec.name = "b";
+    spec.size_bytes = 1 << 30;
+  }
+  job.Send({.body = twice});
+  ExpectEnd(job, absl::StatusCode::kInvalidArgument, "the number 5");
+  RawJob none(daemon_);
+  none.Ask(StatsRequest{{.number = 0}});
+  ExpectEnd(none, absl::StatusCode::kInvalidArgument, "the number 0");
+}
+
+TEST_F(HostileJobTest, AMessageOfAnotherKindEndsIt) {
+  for (const EnvelopeBody& body :
+       std::vector<EnvelopeBody>{StatusRequest(), Hello{.version = kVersion}}) {
+    RawJob job(daemon_);
+    job.Send({.body = body});
+    ExpectEnd(job, absl::StatusCode::kInvalidArgument, "none of a job's");
+  }
+  RawJob job(daemon_);
+  job.Send({.body = JobNews()});
+  ExpectEnd(job, absl::StatusCode::kInvalidArgument, "is an answer");
+}
+
+// However short its deadline, and whatever it has under way.
+TEST_F(HostileJobTest, ACloseThatCannotWaitLeavesNothing) {
+  for (int round = 0; round < 20; ++round) {
+    RawJob job(daemon_);
+    const int64_t queue = job.Open(1);
+    for (uint64_t i = 0; i < 6; ++i) {
+      PushRequest push;
+      push.queue = queue;
+      push.wants = {
+          {job.Register(2 + i, absl::StrCat("t", i)), Access::kOverwrite}};
+      push.deadline = absl::InfiniteFuture();
+      job.Ask(std::move(push));
+      const auto heard = job.Hear();
+      ASSERT_TRUE(heard.ok()) << heard.status();
+      const auto& news = std::get<QueueNews>(*heard);
+      job.Ask(EndPinRequest{.token = news.groups.at(0).grants->front().token});
+    }
+    job.Ask(CloseRequest{
+        .id = {.number = 99}, .deadline = absl::InfinitePast(), .force = true});
+  }
+  EXPECT_TRUE(
+      daemon_.WaitUntil([&] { return UsedMemory(daemon_) == kMemory; }));
+}
+
+TEST_F(HostileJobTest, BytesThatWereChangedAreReadOrEndIt) {
+  std::mt19937 draw(1);
+  for (int round = 0; round < 60; ++round) {
+    RawJob job(daemon_);
+    job.Register(1, "a");
+    JobRequests requests;
+    TensorSpec spec;
+    spec.name = "b";
+    spec.size_bytes = 4096;
+    requests.requests.push_back(RegisterRequest{{.number = 2}, {spec}});
+    requests.requests.push_back(StatsRequest{{.number = 3}});
+    for (int i = 0; i < 30; ++i) {
+      auto bytes = *Encode({.body = requests});
+      for (uint32_t k = 0; k <= draw() % 4; ++k) {
+        bytes[draw() % bytes.size()] = static_cast<std::byte>(draw());
+      }
+      if (!job.socket().Send(bytes).ok()) break;  // it has ended
+    }
+  }
+}
+
+TEST_F(HostileJobTest, PiecesThatDoNotFollowEndIt) {
+  const std::vector<std::byte> some(1000);
+  RawJob other(daemon_);
+  other.Send({.body = Fragment{some, 500}});
+  other.Send({.body = JobRequests()});
+  ExpectEnd(other, absl::StatusCode::kInvalidArgument, "a piece");
+  RawJob gap(daemon_);
+  gap.Send({.body = Fragment{some, 5000}});
+  gap.Send({.body = Fragment{some, 5000}});
+  ExpectEnd(gap, absl::StatusCode::kInvalidArgument, "a piece");
+  // Sums that wrap around would follow, and without an end.
+  RawJob wraps(daemon_);
+  const std::vector<std::byte> page(4096);
+  wraps.Send({.body = Fragment{page, 10}});
+  wraps.Send({.body = Fragment{std::vector<std::byte>(20), ~uint64_t{0} - 9}});
+  ExpectEnd(wraps, absl::StatusCode::kInvalidArgument, "a piece");
+  RawJob small(daemon_);
+  small.Send({.body = Fragment{std::vector<std::byte>(1), 1 << 20}});
+  ExpectEnd(small, absl::StatusCode::kInvalidArgument, "a piece");
+  RawJob large(daemon_);
+  large.Send({.body = Fragment{some, uint64_t{1} << 63}});
+  ExpectEnd(large, absl::StatusCode::kInvalidArgument, "a piece");
+}
+
+TEST_F(HostileJobTest, AChildOfItEndsIt) {
+  RawJob job(daemon_);
+  const auto bytes = *Encode({.body = JobRequests()});
+  const int fd = dup(job.socket().descriptor());  // which a child keeps
+  const pid_t child = fork();
+  if (child == 0) {
+    const ssize_t sent = send(fd, bytes.data(), bytes.size(), 0);
+    _exit(sent == static_cast<ssize_t>(bytes.size()) ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  close(fd);
+  ExpectEnd(job, absl::StatusCode::kPermissionDenied, absl::StrCat(child));
+}
+
+// It is not listened to while it does not read.
+TEST_F(HostileJobTest, WhoDoesNotReadHoldsUpItself) {
+  RawJob job(daemon_);
+  uint64_t number = 1;
+  for (int quiet = 0; quiet < 20;) {
+    JobRequests requests;
+    requests.requests.push_back(StatsRequest{{.number = ++number}});
+    const auto sent = job.socket().Send(*Encode({.body = requests}));
+    ASSERT_TRUE(sent.ok()) << sent.status();
+    if (*sent) {
+      quiet = 0;
+    } else {
+      ++quiet;
+      usleep(20 * 1000);
+    }
+    ASSERT_LT(number, 100000u);
+  }
+  EXPECT_TRUE(Holds(*other_, kept_, 7));
+}
+
+TEST_F(HostileJobTest, TheMemoryKeepsItsSize) {
+  RawJob job(daemon_);
+  const int fd = job.memory().get();
+  EXPECT_EQ(ftruncate(fd, 0), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(ftruncate(fd, 1 << 30), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(fallocate(fd, 0, kMemory, 4096), -1);
+  // Its own bytes it may lose.
+  EXPECT_EQ(
+      fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kMemory), 0);
+  job.Register(1, "a");
+}
+
+// While the daemon reads and writes them, checks and all.
+TEST_F(HostileJobTest, AHoleUnderTransfersIsItsOwnLoss) {
+  RawJob job(daemon_);
+  const int64_t queue = job.Open(1);
+  std::vector<TensorId> tensors;
+  for (uint64_t i = 0; i < 8; ++i) {
+    tensors.push_back(job.Register(2 + i, absl::StrCat("t", i)));
+  }
+  for (int round = 0; round < 40; ++round) {
+    PushRequest push;
+    push.queue = queue;
+    push.wants = {{tensors[static_cast<size_t>(round) % 8],
+                   round < 8 ? Access::kOverwrite : Access::kUpdate}};
+    push.tag = static_cast<uint64_t>(round);
+    push.deadline = absl::InfiniteFuture();
+    job.Ask(std::move(push));
+    absl::StatusOr<JobNewsEntry> heard = job.Hear();
+    ASSERT_TRUE(heard.ok()) << heard.status();
+    const auto& news = std::get<QueueNews>(*heard);
+    ASSERT_EQ(news.groups.size(), 1u);
+    fallocate(job.memory().get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+              kMemory);
+    if (!news.groups[0].grants.ok()) continue;  // its bytes were gone
+    job.Ask(EndPinRequest{.token = news.groups[0].grants->front().token});
+  }
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,300 @@
+// What passes between a job's process and its runtime, as bytes and back.
+#include "daemon/wire/job_messages.h"
+
+#include <flatbuffers/flatbuffers.h>
+
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/io_fault.h"
+#include "daemon/wire/envelope.h"
+#include "daemon/wire/fragments.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+using Bytes = std::vector<std::byte>;
+
+Bytes BytesOf(const EnvelopeBody& body) {
+  absl::StatusOr<Bytes> bytes = Encode({.sequence = 77, .body = body});
+  EXPECT_TRUE(bytes.ok()) << bytes.status();
+  return bytes.value_or(Bytes());
+}
+
+// Of a table, by its number.
+constexpr flatbuffers::voffset_t FieldAt(int number) {
+  return static_cast<flatbuffers::voffset_t>(4 + 2 * number);
+}
+
+JobRequests SomeRequests() {
+  JobRequests all;
+  all.posted = 12;
+  TensorSpec spec;
+  spec.name = "layer";
+  spec.size_bytes = 4096;
+  spec.global_offset = 7;
+  spec.step_number = 3;
+  all.requests = {
+      RegisterRequest{{.number = 1}, {spec, spec}},
+      UnregisterRequest{{.number = 2}, TensorId{5}},
+      OpenRequest{.id = {.number = 3},
+                  .slot_bytes = 8192,
+                  .slots = 4,
+                  .deadline = absl::InfiniteFuture(),
+                  .tier = "dram"},
+      CloseQueueRequest{9},
+      PushRequest{.queue = 9,
+                  .wants = {{TensorId{5}, Access::kUpdate},
+                            {TensorId{6}, static_cast<Access>(200)}},
+                  .tag = 44,
+                  .deadline = absl::UnixEpoch() + absl::Nanoseconds(5)},
+      EndPinRequest{.token = ~uint64_t{0}, .end = PinEnd::kDiscard},
+      StepRequest{{.number = 4}, StepRequest::Kind::kCommit, 9, 17},
+      PrefetchRequest{{TensorId{1}, TensorId{2}}},
+      StatsRequest{{.number = 5}},
+      GrowRequest{{.number = 6}, 1 << 20},
+      CloseRequest{{.number = 7}, absl::InfinitePast(), true}};
+  return all;
+}
+
+JobNews SomeNews() {
+  Stats stats;
+  stats.engine = "io_uring";
+  stats.hits = 3;
+  stats.first_error = absl::DataLossError("first");
+  TierStats& tier = stats.tiers.emplace_back();
+  tier.name = "nvme:/a";
+  tier.kind = TierKind::kDisk;
+  tier.state = TierState::kSlow;
+  tier.write_error =
+      WithIoFault(absl::UnavailableError("gone"), {5, "/a/file", 4096});
+  tier.traffic.read_bytes_per_second = 1.5;
+  tier.disk.jobs_elsewhere = {"one", "two"};
+  stats.links.push_back({.from = "dram", .to = "nvme:/a", .bytes = 8});
+  stats.host.huge_page_share = 0.25;
+  QueueNews ready;
+  ready.queue = 9;
+  ready.groups.resize(2);
+  ready.groups[0].tag = 44;
+  ready.groups[0].grants = Grants{{1, TensorId{5}, 4096, 100}};
+  ready.groups[0].cause = WaitCause::kRead;
+  ready.groups[1].grants = absl::ResourceExhaustedError("no room");
+  ready.blocked_by_own_pins = true;
+  ready.processed = 11;
+  ready.blocked_also = absl::AbortedError("also");
+  JobNews news;
+  news.entries = {AnswerNews{1, std::vector<TensorId>{{4}, {5}}},
+                  AnswerNews{2, absl::OkStatus()},
+                  AnswerNews{3, OpenedQueue{9, kDramTier}},
+                  AnswerNews{5, stats},
+                  std::move(ready),
+                  QueueClosed{9},
+                  QueueGone{10},
+                  LastStats{stats}};
+  return news;
+}
+
+TEST(JobMessagesTest, RequestsComeBackAsTheyWere) {
+  const auto decoded = Decode(BytesOf(SomeRequests()));
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  const auto& all = std::get<JobRequests>(decoded->body);
+  EXPECT_EQ(all.posted, 12u);
+  ASSERT_EQ(all.requests.size(), 11u);
+  const auto& registered = std::get<RegisterRequest>(all.requests[0]);
+  EXPECT_EQ(registered.id.number, 1u);
+  ASSERT_EQ(registered.specs.size(), 2u);
+  EXPECT_EQ(registered.specs[1].name, "layer");
+  EXPECT_EQ(registered.specs[1].size_bytes, 4096);
+  EXPECT_EQ(registered.specs[1].global_offset, 7);
+  EXPECT_EQ(registered.specs[1].step_number, 3);
+  EXPECT_EQ(std::get<UnregisterRequest>(all.requests[1]).tensor, TensorId{5});
+  const auto& opened = std::get<OpenRequest>(all.requests[2]);
+  EXPECT_EQ(opened.slot_bytes, 8192);
+  EXPECT_EQ(opened.slots, 4);
+  EXPECT_EQ(opened.deadline, absl::InfiniteFuture());
+  EXPECT_EQ(opened.tier, "dram");
+  EXPECT_EQ(std::get<CloseQueueRequest>(all.requests[3]).queue, 9);
+  const auto& pushed = std::get<PushRequest>(all.requests[4]);
+  EXPECT_EQ(pushed.tag, 44u);
+  ASSERT_EQ(pushed.wants.size(), 2u);
+  EXPECT_EQ(pushed.wants[0].access, Access::kUpdate);
+  EXPECT_EQ(static_cast<int>(pushed.wants[1].access), 200);  // to be refused
+  EXPECT_EQ(pushed.deadline, absl::UnixEpoch() + absl::Nanoseconds(5));
+  EXPECT_EQ(std::get<EndPinRequest>(all.requests[5]).token, ~uint64_t{0});
+  EXPECT_EQ(std::get<EndPinRequest>(all.requests[5]).end, PinEnd::kDiscard);
+  EXPECT_EQ(std::get<StepRequest>(all.requests[6]).step, 17);
+  EXPECT_EQ(std::get<StepRequest>(all.requests[6]).kind,
+            StepRequest::Kind::kCommit);
+  EXPECT_EQ(std::get<PrefetchRequest>(all.requests[7]).tensors.size(), 2u);
+  EXPECT_EQ(std::get<StatsRequest>(all.requests[8]).id.number, 5u);
+  EXPECT_EQ(std::get<GrowRequest>(all.requests[9]).bytes, 1 << 20);
+  EXPECT_EQ(std::get<CloseRequest>(all.requests[10]).deadline,
+            absl::InfinitePast());
+  EXPECT_TRUE(std::get<CloseRequest>(all.requests[10]).force);
+}
+
+TEST(JobMessagesTest, NewsComeBackAsTheyWere) {
+  const auto decoded = Decode(BytesOf(SomeNews()));
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  const auto& all = std::get<JobNews>(decoded->body).entries;
+  ASSERT_EQ(all.size(), 8u);
+  EXPECT_EQ(
+      std::get<std::vector<TensorId>>(std::get<AnswerNews>(all[0]).answer),
+      (std::vector<TensorId>{{4}, {5}}));
+  EXPECT_TRUE(std::get<absl::Status>(std::get<AnswerNews>(all[1]).answer).ok());
+  EXPECT_EQ(std::get<OpenedQueue>(std::get<AnswerNews>(all[2]).answer).tier,
+            kDramTier);
+  for (const Stats& stats :
+       {std::get<Stats>(std::get<AnswerNews>(all[3]).answer),
+        std::get<LastStats>(all[7]).stats}) {
+    EXPECT_EQ(stats.engine, "io_uring");
+    EXPECT_EQ(stats.hits, 3);
+    EXPECT_EQ(stats.first_error, absl::DataLossError("first"));
+    const TierStats& tier = stats.tiers.at(0);
+    EXPECT_EQ(tier.kind, TierKind::kDisk);
+    EXPECT_EQ(tier.state, TierState::kSlow);
+    EXPECT_EQ(IoFaultOf(tier.write_error).path, "/a/file");
+    EXPECT_EQ(IoFaultOf(tier.write_error).offset, 4096);
+    EXPECT_EQ(tier.traffic.read_bytes_per_second, 1.5);
+    EXPECT_EQ(tier.disk.jobs_elsewhere.at(1), "two");
+    EXPECT_EQ(stats.links.at(0).bytes, 8);
+    EXPECT_EQ(stats.host.huge_page_share, 0.25);
+  }
+  const auto& ready = std::get<QueueNews>(all[4]);
+  ASSERT_EQ(ready.groups.size(), 2u);
+  EXPECT_EQ(ready.groups[0].grants->front().offset, 4096);
+  EXPECT_EQ(ready.groups[0].cause, WaitCause::kRead);
+  EXPECT_TRUE(absl::IsResourceExhausted(ready.groups[1].grants.status()));
+  EXPECT_TRUE(ready.blocked_by_own_pins);
+  EXPECT_EQ(ready.processed, 11u);
+  EXPECT_EQ(ready.blocked_also, absl::AbortedError("also"));
+  EXPECT_EQ(std::get<QueueClosed>(all[5]).queue, 9);
+  EXPECT_EQ(std::get<QueueGone>(all[6]).queue, 10);
+}
+
+// A list of tensors whose names are all the same bytes: a thousand copies of
+// them would be a hundred times the message.
+TEST(JobMessagesTest, BytesThatAreNamedRepeatedlyAreRefused) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto name = builder.CreateString(std::string(50000, 'n'));
+  std::vector<flatbuffers::Offset<void>> specs;
+  for (int i = 0; i < 1000; ++i) {
+    const auto begin = builder.StartTable();
+    builder.AddOffset(FieldAt(0), name);
+    specs.emplace_back(builder.EndTable(begin));
+  }
+  const auto list = builder.CreateVector(specs);
+  auto begin = builder.StartTable();
+  builder.AddOffset(FieldAt(1), list);
+  const flatbuffers::Offset<void> registered(builder.EndTable(begin));
+  begin = builder.StartTable();
+  builder.AddElement<uint8_t>(FieldAt(0), 1, 0);
+  builder.AddOffset(FieldAt(1), registered);
+  const std::vector<flatbuffers::Offset<void>> entry = {
+      flatbuffers::Offset<void>(builder.EndTable(begin))};
+  const auto entries = builder.CreateVector(entry);
+  begin = builder.StartTable();
+  builder.AddOffset(FieldAt(1), entries);
+  const auto requests = builder.EndTable(begin);
+  begin = builder.StartTable();
+  builder.AddElement<uint16_t>(FieldAt(0), 1, 0);
+  builder.AddElement<uint8_t>(FieldAt(2), 6, 0);
+  builder.AddOffset(FieldAt(3), flatbuffers::Offset<void>(requests));
+  builder.Finish(flatbuffers::Offset<void>(builder.EndTable(begin)), "TRC1");
+  const auto* const data =
+      reinterpret_cast<const std::byte*>(builder.GetBufferPointer());
+  const Bytes bytes(data, data + builder.GetSize());
+  ASSERT_LE(bytes.size(), kMostMessageBytes);
+  const absl::Status refused = Decode(bytes, kMostMessageBytes).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("repeatedly"));
+}
+
+TEST(FragmentsTest, ALongMessageComesInPacketsAndIsWholeAgain) {
+  for (const size_t count : {0, 1, 3000, 100000}) {
+    RegisterRequest request{{.number = 5}, {}};
+    for (size_t i = 0; i < count; ++i) {
+      TensorSpec& spec = request.specs.emplace_back();
+      spec.name = std::to_string(i);
+      spec.size_bytes = static_cast<int64_t>(i) + 1;
+    }
+    const auto packets =
+        PacketsOf({.sequence = 3, .body = JobRequests{.requests = {request}}});
+    ASSERT_TRUE(packets.ok()) << packets.status();
+    EXPECT_EQ(packets->size() == 1, count < 3000) << packets->size();
+    FragmentReader reader(WireReader::kDaemon);
+    std::optional<Envelope> whole;
+    for (const Bytes& packet : *packets) {
+      EXPECT_LE(packet.size(), kMostPacketBytes);
+      ASSERT_FALSE(whole.has_value());
+      auto added = reader.Add(packet);
+      ASSERT_TRUE(added.ok()) << added.status();
+      whole = *std::move(added);
+    }
+    ASSERT_TRUE(whole.has_value());
+    EXPECT_EQ(whole->sequence, 3u);
+    const auto& all = std::get<JobRequests>(whole->body).requests;
+    const auto& specs = std::get<RegisterRequest>(all.at(0)).specs;
+    ASSERT_EQ(specs.size(), count);
+    for (size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(specs[i].name, std::to_string(i));
+    }
+  }
+}
+
+TEST(JobMessagesTest, MoreRequestsThanAMessageHasAreRefused) {
+  JobRequests requests;
+  requests.requests.assign(kMostRequestsInMessage, StatsRequest{{.number = 1}});
+  const auto size = [&requests] {
+    return Decode(*Encode({.body = requests}, kMostMessageBytes),
+                  kMostMessageBytes)
+        .status();
+  };
+  EXPECT_TRUE(size().ok()) << size();
+  requests.requests.push_back(StatsRequest());
+  EXPECT_TRUE(absl::IsInvalidArgument(size())) << size();
+}
+
+TEST(FragmentsTest, AMessageThatIsTooLongIsNotMade) {
+  JobRequests requests;
+  TensorSpec spec;
+  spec.name.assign(kMostMessageBytes, 'x');
+  requests.requests.push_back(RegisterRequest{{.number = 1}, {spec}});
+  const absl::Status refused = PacketsOf({.body = requests}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+}
+
+// What a sanitiser sees, above all: no byte may lead beyond the others.
+TEST(JobMessagesTest, BytesThatWereChangedAreReadOrRefused) {
+  std::mt19937 draw(1);
+  int64_t refused = 0;
+  int64_t read = 0;
+  for (const Bytes& whole :
+       {BytesOf(SomeRequests()), BytesOf(SomeNews()),
+        BytesOf(Hello{.version = "1", .job = "night"}),
+        BytesOf(Welcome{1, 4096, 8192}), BytesOf(Fragment{Bytes(20), 5})}) {
+    for (size_t size = 0; size < whole.size(); ++size) {
+      const auto decoded = Decode(absl::MakeConstSpan(whole).first(size));
+      EXPECT_FALSE(decoded.ok() && size + 8 < whole.size()) << size;
+    }
+    for (int round = 0; round < 20000; ++round) {
+      Bytes changed = whole;
+      for (uint32_t i = 0; i <= draw() % 4; ++i) {
+        changed[draw() % changed.size()] = static_cast<std::byte>(draw());
+      }
+      Decode(changed).ok() ? ++read : ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_GT(read, 1000);
+}
+
+}  // namespace
+}  // namespace terrace
