@@ -222,7 +222,8 @@ absl::Status AddScratch(const OffloadPlan& plan, FileSystems& systems) {
 }  // namespace
 
 absl::Status CheckDisk(const OffloadPlan& plan) {
-  if (plan.paths.empty() && absl::c_none_of(plan.runtime.tiers, IsMapped)) {
+  if (plan.paths.empty() && plan.runtime.daemon.empty() &&
+      absl::c_none_of(plan.runtime.tiers, IsMapped)) {
     return absl::InvalidArgumentError(
         absl::StrCat(PathFlag(plan), ": no path is given"));
   }

@@ -78,6 +78,8 @@ absl::StatusOr<OffloadPlan> PlanOffload(const Flags& flags) {
     result.runtime.host_budget_bytes = result.budget_bytes;
     result.runtime.paths = flags.nvme_paths;
   }
+  result.runtime.daemon = flags.daemon;
+  result.runtime.job = flags.job;
   result.runtime.unsafe_media = flags.unsafe_media;
   result.runtime.engine = flags.engine;
   result.runtime.pace = flags.pace;
@@ -99,6 +101,9 @@ std::string PlanText(const OffloadPlan& plan) {
         tier.kind == terrace::TierKind::kPmem) {
       places.push_back(terrace::TierText(tier));
     }
+  }
+  if (!plan.runtime.daemon.empty()) {
+    places.push_back(absl::StrCat("what ", plan.runtime.daemon, " has"));
   }
   // Of what joins, the whole is known when all is there.
   const std::string in_memory =

@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "examples/train_gpt/command_line/checkpoint_flags.h"
 #include "examples/train_gpt/command_line/config_file.h"
+#include "examples/train_gpt/command_line/daemon_flags.h"
 #include "examples/train_gpt/command_line/flag_spec.h"
 #include "examples/train_gpt/command_line/flag_values.h"
 #include "examples/train_gpt/command_line/optimizer_flags.h"
@@ -154,6 +155,14 @@ std::vector<FlagSpec> OffloadFlags() {
        "pmem:/mnt/pmem0=8GiB or nvme:/mnt/nvme0=100GiB, in place of the two "
        "above; may be given several times",
        AddTier},
+      TextFlag(
+          "--daemon", "SOCKET",
+          "of a host's daemon, unix:/run/terrace/control.sock, which has the "
+          "memory and the paths",
+          [](Draft * d) -> auto& { return d->flags.daemon; }),
+      TextFlag(
+          "--job", "NAME", "with --daemon: whose quota it is",
+          [](Draft * d) -> auto& { return d->flags.job; }),
       SwitchFlag("--unsafe-media",
                  "an ordinary file may play persistent memory: for tests",
                  &Flags::unsafe_media),
@@ -250,12 +259,13 @@ absl::Status CheckOffload(const Flags& flags) {
   if (flags.offloaded() && flags.optimizer == OptimizerKind::kSgd) {
     return absl::InvalidArgumentError(
         absl::StrCat(!flags.tiers.empty()       ? "--tier"
+                     : !flags.daemon.empty()    ? "--daemon"
                      : flags.nvme_paths.empty() ? "--memory-budget"
                                                 : "--nvme-path",
                      " is for adamw: --optimizer sgd has no state"));
   }
   if (flags.budget.given() && flags.nvme_paths.empty() && flags.tiers.empty() &&
-      flags.parameter_paths.empty()) {
+      flags.parameter_paths.empty() && flags.daemon.empty()) {
     return absl::InvalidArgumentError(
         "--memory-budget needs --nvme-path: where is the rest to go?");
   }
@@ -296,9 +306,11 @@ absl::StatusOr<Flags> Resolve(Draft draft, const std::set<std::string>& given) {
     status = ApplyConfig(given, &draft.flags);
   }
   if (status.ok()) status = CheckOptimizer(given, draft.flags);
-  if (!draft.flags.budget.given() && !draft.flags.nvme_paths.empty()) {
+  if (!draft.flags.budget.given() &&
+      !(draft.flags.nvme_paths.empty() && draft.flags.daemon.empty())) {
     draft.flags.budget.percent = kBudgetPercent;
   }
+  if (status.ok()) status = CheckDaemon(given, draft.flags);
   if (status.ok()) status = CheckOffload(draft.flags);
   if (status.ok()) status = CheckParameterPlace(given, draft.flags);
   if (draft.flags.dtype == Dtype::kFloat16 && !draft.flags.loss_scale) {

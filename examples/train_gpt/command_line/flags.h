@@ -76,6 +76,10 @@ struct Flags {
   std::vector<std::string> parameter_paths;
   // Of --tier, which stands for both: the budget and the paths are theirs.
   std::vector<terrace::TierSpec> tiers;
+  // The socket of a host's daemon, which keeps the state instead, and by which
+  // of the user's jobs; empty: none.
+  std::string daemon;
+  std::string job;
   bool unsafe_media = false;  // an ordinary file may play persistent memory
   terrace::EngineKind engine = terrace::EngineKind::kAuto;
   terrace::PaceOptions pace;
