@@ -23,6 +23,9 @@ struct PlaceOptions {
   std::vector<int64_t> path_budgets;   // 0: all that there is; empty: all 0
   std::vector<TierSpec> mapped_tiers;  // far and persistent memory
   bool unsafe_media = false;           // as Options::unsafe_media
+  // The socket of a host's daemon, which has the memory and all that is below
+  // it; empty: none.
+  std::string daemon;
   EngineKind engine = EngineKind::kAuto;
   std::string machine_profile;  // used with paths; empty: none
   // Saved tensors of an offloaded model go below from this many bytes on; with

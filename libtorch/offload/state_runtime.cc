@@ -104,7 +104,9 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
                              : asked.budget_bytes;
   const std::vector<TierSpec>& mapped = asked.mapped_tiers;
   std::unique_ptr<StateRuntime> state(new StateRuntime);
-  if (budget == PlaceOptions::kEverything || budget >= bounds.everything) {
+  const bool holds_all =
+      budget == PlaceOptions::kEverything || budget >= bounds.everything;
+  if (holds_all && asked.daemon.empty()) {
     if (!mapped.empty()) {
       TERRACE_RETURN_IF_ERROR(CheckMappedTiers(mapped, asked.unsafe_media));
     }
@@ -115,10 +117,19 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
         state->OpenInMemory(asked, bounds.everything - bounds.staging));
     return state;
   }
+  // Beyond that a daemon's memory is of no use.
+  int64_t of_use = budget;
+  if (holds_all) {
+    TERRACE_ASSIGN_OR_RETURN(
+        const OptimizerPlan all,
+        OffloadedOptimizer::Plan(specs, options, kUnlimitedState));
+    of_use = all.disk_bytes + all.window_bytes + all.staging_bytes;
+    if (budget != PlaceOptions::kEverything) of_use = std::min(of_use, budget);
+  }
   // This refuses a budget below the minimum before anything is made.
   TERRACE_ASSIGN_OR_RETURN(const int64_t in_runtime,
-                           BesideStaging(specs, options, budget));
-  if (asked.paths.empty() && mapped.empty()) {
+                           BesideStaging(specs, options, of_use));
+  if (asked.paths.empty() && mapped.empty() && asked.daemon.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         asked.named_tiers ? "tiers: dram has " : "memory_budget is ", budget,
         " bytes, the state is ", bounds.state, " and takes ", bounds.everything,
@@ -126,7 +137,7 @@ absl::StatusOr<std::unique_ptr<StateRuntime>> StateRuntime::Open(
         " for the rest"));
   }
   TERRACE_ASSIGN_OR_RETURN(state->runtime_, OpenTiers(asked, in_runtime));
-  state->most_bytes_ = budget;
+  state->most_bytes_ = of_use;
   return state;
 }
 

@@ -6,8 +6,14 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const PlaceOptions& asked,
                                                    int64_t budget_bytes,
                                                    int64_t growth_bytes) {
   Options runtime;
-  runtime.engine = asked.engine;
   runtime.threads = asked.threads;
+  runtime.host_growth_bytes = growth_bytes;
+  if (!asked.daemon.empty()) {
+    runtime.daemon = asked.daemon;
+    runtime.host_budget_bytes = budget_bytes;
+    return Runtime::Create(runtime);
+  }
+  runtime.engine = asked.engine;
   runtime.tiers = {{.kind = TierKind::kDram,
                     .place = asked.memory_place,
                     .budget_bytes = budget_bytes}};
@@ -22,7 +28,6 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const PlaceOptions& asked,
          .budget_bytes = is_limited ? asked.path_budgets[i] : 0});
   }
   runtime.machine_profile = asked.machine_profile;
-  runtime.host_growth_bytes = growth_bytes;
   return Runtime::Create(runtime);
 }
 

@@ -17,8 +17,8 @@ from terrace._base.groups import named_in, parameters_in
 from terrace._base.local_shard import check_whole
 from terrace._base.paths import file_path
 from terrace._files import fits, plain, torch_format
-from terrace._optimizer.adamw import (AdamW, load_streaming, store_of,
-                                      write_back)
+from terrace._optimizer.adamw import AdamW, store_of, write_back
+from terrace._optimizer.loaded import load_streaming
 from terrace._state.store import StateStore
 from terrace._weights.torch_archive import is_mappable, loaded
 

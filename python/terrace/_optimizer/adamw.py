@@ -16,11 +16,12 @@ from terrace._offload.offload import Offload
 from terrace._optimizer import checks, loss_scale
 from terrace._optimizer.added_group import add_group
 from terrace._optimizer.flushed import Flushed
+from terrace._optimizer.loaded import Loaded
 from terrace._optimizer.loss_scale import LossScale, Scaled
 from terrace._optimizer.making import settings_of, store_for
 from terrace._optimizer.optimizer_state import OptimizerState, StatePlace
 from terrace._optimizer.placement import tell_copy, tell_placement
-from terrace._optimizer.state_dict import completed, states_in
+from terrace._optimizer.state_dict import completed
 from terrace._optimizer.state_view import StateView
 from terrace._ranks.alike import check_alike
 from terrace._ranks.interrupts import uninterrupted
@@ -32,7 +33,7 @@ from terrace._state.store import StateStore
 atexit.register(close_all)
 
 
-class AdamW(Flushed, Scaled, torch.optim.Optimizer):
+class AdamW(Flushed, Loaded, Scaled, torch.optim.Optimizer):
     """torch.optim.AdamW whose state need not be in memory.
 
     Args:
@@ -65,6 +66,9 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
             unnamed dram has a tenth. Budgets are the state's: the copies of
             state_dict() come on top, and in add_param_group() a second place of
             the same budget. Where memory holds all state no disk is opened.
+        daemon: in place of disks, the socket of a host's daemon, as
+            "unix:/run/terrace/control.sock": it has the memory of the budget,
+            which counts against its quotas, and what is below. None: none.
         max_grad_norm: clips the global L2 norm of all gradients, in the pass
             over them that the step makes anyway. None: no clipping.
         io_engine: "auto", "io_uring" or "threads".
@@ -113,7 +117,9 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
         FileNotFoundError, NotADirectoryError, PermissionError, OSError: a
             path, with its errno; a full disk is errno ENOSPC, a budget of
             tiers that is used up EDQUOT, of several the last that was asked.
-        MemoryError: the machine has not that much memory.
+        MemoryError: the machine has not that much memory, or a daemon's quota.
+        ConnectionResetError: later, the daemon is gone; FileNotFoundError:
+            nobody listens at its socket.
 
     One thread at a time runs a method; others wait. Python's lock is given up
     meanwhile. The files are removed by close(), or when the process ends. A
@@ -139,6 +145,7 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
         memory_budget: int | str | None = None,
         nvme_path: str | os.PathLike[str] | Sequence[str] | None = None,
         tiers: Sequence[str] | None = None,
+        daemon: str | os.PathLike[str] | None = None,
         max_grad_norm: float | None = None,
         io_engine: str = 'auto',
         process_group: Any = None,
@@ -155,7 +162,6 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
         self._scale = LossScale()
         self._view: StateView | None = None
         self._place: StatePlace | None = None
-        self._loading: tuple[dict[str, Any], Any] | None = None
         self._told = False
         self.param_groups = []
         ranks, error, norm = ranks_of(process_group), None, 0.0
@@ -164,7 +170,8 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
             checks.check_options(defaults)
             norm = checks.norm_of(max_grad_norm)
             settings = self._further(settings_of(
-                memory_budget, nvme_path, tiers, offload, io_engine, norm))
+                memory_budget, nvme_path, tiers, daemon, offload, io_engine,
+                norm))
             super().__init__(params, defaults)
             self.register_state_dict_post_hook(_copied)
             self._store = store_for(
@@ -303,31 +310,6 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
             error = caught
         self._store.collect(to, error)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state_dict() of this class or of torch.optim.AdamW.
-        With a process_group each rank takes its share out of one that is of
-        all parameters.
-
-        Raises:
-            ValueError: other groups, a tensor of another shape, amsgrad; the
-                optimizer is as it was. After any other error it has no state.
-        """
-        self._load(state_dict, None)
-
-    def _load(self, given: dict[str, Any],
-              done_with: Callable[[Any], None] | None) -> None:
-        def take(_: Any, given: dict[str, Any]) -> dict[str, Any]:
-            # torch would cast the moments to the parameters' dtype.
-            self._loading = given, done_with
-            return {**given, 'state': {}}
-
-        handle = self.register_load_state_dict_pre_hook(take)
-        try:
-            super().load_state_dict(given)
-        finally:
-            handle.remove()
-            self._loading = None
-
     def stats(self) -> dict[str, Any]:
         """What the optimizer has, and what it did since it was made.
 
@@ -365,18 +347,6 @@ class AdamW(Flushed, Scaled, torch.optim.Optimizer):
             'of this process and cannot be pickled or copied; use '
             'state_dict()')
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """The end of torch's load_state_dict, which calls this."""
-        if self._loading is None:
-            raise TypeError('terrace: the state is set by load_state_dict')
-        given, done_with = self._loading
-        groups = state['param_groups']
-        checks.complete_all(groups, self.defaults, self._decoupled)
-        states = states_in(given, self._store, groups)
-        self._view.forget_copies()
-        self._store.replace(states, done_with)
-        self.param_groups = groups
-
 
 def _copied(optimizer: AdamW, made: dict[str, Any]) -> None:
     """Before users' hooks see a state_dict()."""
@@ -392,9 +362,3 @@ def store_of(optimizer: AdamW) -> StateStore:
 def write_back(optimizer: AdamW) -> None:
     """What was written into its state, into its store."""
     optimizer._view.write_back()
-
-
-def load_streaming(optimizer: AdamW, state_dict: dict[str, Any],
-                   done_with: Callable[[Any], None]) -> None:
-    """Its load_state_dict(); `done_with` hears of tensors taken over."""
-    optimizer._load(state_dict, done_with)

@@ -20,11 +20,11 @@ from terrace._state.stepping.stepping import Stepping
 from terrace._state.store import StateStore
 
 
-def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any, offload: Any,
-                engine: str, norm: float) -> Settings:
+def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any, daemon: Any,
+                offload: Any, engine: str, norm: float) -> Settings:
     check_alone(offload, memory_budget=memory_budget, nvme_path=nvme_path,
-                tiers=tiers)
-    settings = Settings.of_places(memory_budget, nvme_path, tiers,
+                tiers=tiers, daemon=daemon)
+    settings = Settings.of_places(memory_budget, nvme_path, tiers, daemon,
                                   engine=engine, max_gradient_norm=norm,
                                   **machine.settings())
     check_paths(settings.paths, settings.path_name)

@@ -7,6 +7,7 @@ import json
 import os
 from typing import Any
 
+from terrace._base.daemon import checked_daemon
 from terrace._base.paths import path_list
 from terrace._base.tiers import read_tiers
 from terrace._state.budget import TENTH, Budget
@@ -22,6 +23,8 @@ class Settings:
         path_budgets: bytes of each path, 0 for what there is; empty: all 0.
         mapped_tiers: texts of far and persistent memory, between these two.
         unsafe_media: an ordinary file may play persistent memory.
+        daemon: the socket of a host's daemon that has memory and disks, ''
+            for none.
         engine: 'auto', 'io_uring' or 'threads'.
         machine_profile: a file's path, '' for none.
         max_gradient_norm: 0 for no clipping.
@@ -39,6 +42,7 @@ class Settings:
     path_budgets: tuple[int, ...] = ()
     mapped_tiers: tuple[str, ...] = ()
     unsafe_media: bool = False
+    daemon: str = ''
     engine: str = 'auto'
     machine_profile: str = ''
     max_gradient_norm: float = 0.0
@@ -51,8 +55,14 @@ class Settings:
     home: Any = None
 
     @staticmethod
-    def of_places(memory_budget, nvme_path, tiers, **others) -> Settings:
-        """Where the state may be: by a budget and paths, or by tiers."""
+    def of_places(memory_budget, nvme_path, tiers, daemon=None,
+                  **others) -> Settings:
+        """Where the state may be: by a budget and paths, by tiers, or by a
+        budget of a daemon's."""
+        if daemon is not None:
+            others['daemon'] = checked_daemon(
+                daemon, others, nvme_path=nvme_path, tiers=tiers)
+            return Settings(Budget.of(memory_budget, has_paths=True), **others)
         if tiers is None:
             paths = path_list(nvme_path)
             return Settings(Budget.of(memory_budget, bool(paths)),
@@ -77,7 +87,8 @@ class Settings:
     @property
     def names_places(self) -> bool:
         """Whether it was said where the state may be."""
-        return bool(self.paths or self.mapped_tiers or self.budget != Budget())
+        return bool(self.paths or self.mapped_tiers or self.daemon
+                    or self.budget != Budget())
 
     @property
     def path_name(self) -> str:
