@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
@@ -49,6 +50,18 @@ std::string TextOf(const DaemonStatus& status) {
               absl::StrCat("uid ", each.uid, ": ", each.connections, " of ",
                            each.connection_limit, " connections"));
   }
+  for (const DaemonStatus::Job& each : status.jobs) {
+    std::vector<std::string> tiers;
+    for (const DaemonStatus::TierBytes& tier : each.tiers) {
+      tiers.push_back(
+          absl::StrCat(tier.name, ": ", FormatBytes(tier.used_bytes)));
+    }
+    table.Add("job",
+              absl::StrCat(each.name.empty() ? "without a name" : each.name,
+                           " of uid ", each.uid, ": ", each.processes,
+                           each.processes == 1 ? " process, " : " processes, ",
+                           absl::StrJoin(tiers, ", ")));
+  }
   return table.Format(kWidth);
 }
 
@@ -67,13 +80,25 @@ std::string JsonOf(const DaemonStatus& status) {
                      {"connections", each.connections},
                      {"connection_limit", each.connection_limit}});
   }
+  Json jobs = Json::array();
+  for (const DaemonStatus::Job& each : status.jobs) {
+    Json used = Json::object();
+    for (const DaemonStatus::TierBytes& tier : each.tiers) {
+      used[tier.name] = tier.used_bytes;
+    }
+    jobs.push_back({{"uid", each.uid},
+                    {"name", each.name},
+                    {"processes", each.processes},
+                    {"used_bytes", std::move(used)}});
+  }
   const Json json = {{"format", 1},
                      {"phase", status.phase},
                      {"version", status.version},
                      {"pid", status.pid},
                      {"silent_for_ms", status.silent_for_ms},
                      {"tiers", std::move(tiers)},
-                     {"users", std::move(users)}};
+                     {"users", std::move(users)},
+                     {"jobs", std::move(jobs)}};
   // Names of files may be any bytes.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

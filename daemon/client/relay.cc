@@ -99,7 +99,8 @@ absl::StatusOr<std::unique_ptr<Relay>> Relay::Start(PacketSocket socket,
 
 Relay::Relay(PacketSocket socket, ClientId client, SharedMemory memory,
              WakeEvent event)
-    : channel_(std::in_place, std::move(socket), std::nullopt),
+    : socket_(socket.name()),
+      channel_(std::in_place, std::move(socket), std::nullopt),
       event_(std::make_shared<WakeEvent>(std::move(event))),
       memory_bytes_(memory.bytes()) {
   auto pinned = std::make_shared<Pinned>(std::move(memory), event_);

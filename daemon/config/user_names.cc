@@ -103,4 +103,9 @@ absl::StatusOr<std::map<uid_t, std::string>> UidsOf(
   return names;
 }
 
+std::string UserIn(const std::map<uid_t, std::string>& names, uid_t uid) {
+  const auto found = names.find(uid);
+  return found == names.end() ? absl::StrCat(uid) : found->second;
+}
+
 }  // namespace terrace

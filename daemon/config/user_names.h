@@ -35,4 +35,8 @@ uid_t OverflowUid();
 // the place: UidOf has an error for one, or two of them are one user.
 absl::StatusOr<std::map<uid_t, std::string>> UidsOf(const DaemonConfig& config);
 
+// The user in the terms of a configuration whose names these are: its name
+// there, or its uid.
+std::string UserIn(const std::map<uid_t, std::string>& names, uid_t uid);
+
 }  // namespace terrace

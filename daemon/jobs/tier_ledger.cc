@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "daemon/config/user_names.h"
 
 namespace terrace {
 namespace {
@@ -49,9 +50,7 @@ absl::Status TierLedger::Check(const JobName& job, const std::string& tier,
       if (name == job) of_job = used;
     }
   }
-  const auto known = names_.find(job.uid);
-  const std::string user =
-      known == names_.end() ? absl::StrCat(job.uid) : known->second;
+  const std::string user = UserIn(names_, job.uid);
   const DaemonConfig::Tier* const own = FindTier(config_.tiers, tier);
   const int64_t budget = own == nullptr ? 0 : own->spec.budget_bytes;
   TERRACE_RETURN_IF_ERROR(

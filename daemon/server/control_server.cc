@@ -271,6 +271,10 @@ DaemonStatus ControlServer::StatusFor(const Peer& peer) const {
     status.users.push_back({each.uid, static_cast<int32_t>(each.connections),
                             static_cast<int32_t>(each.connection_limit)});
   }
+  for (DaemonStatus::Job& each : jobs_.All()) {
+    const bool is_seen = IsOperator(peer) || each.uid == peer.uid;
+    if (is_seen) status.jobs.push_back(std::move(each));
+  }
   return status;
 }
 

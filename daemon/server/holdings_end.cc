@@ -1,8 +1,5 @@
 #include "daemon/server/holdings_end.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -11,17 +8,9 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/threads/own_thread.h"
+#include "daemon/wire/wake_event.h"
 
 namespace terrace {
-namespace {
-
-OwnDescriptor MakeEvent() {
-  const ForkPause pause;
-  return OwnDescriptor::Of(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-}
-
-}  // namespace
-
 // The thread has it too, as it may be left behind.
 struct HoldingsEnd::State {
   explicit State(std::unique_ptr<Holdings> which)
@@ -30,13 +19,12 @@ struct HoldingsEnd::State {
   void End(const absl::Status& how) {
     MutexLock lock(mutex);
     status = how;
-    const uint64_t one = 1;
     // Without it the deadline tells.
-    if (write(ended.get(), &one, sizeof(one)) < 0) return;
+    if (ended.ok()) ended->Set();
   }
 
   const std::unique_ptr<Holdings> holdings;
-  const OwnDescriptor ended = MakeEvent();
+  const absl::StatusOr<WakeEvent> ended = WakeEvent::Make();
   Mutex mutex;
   std::optional<absl::Status> status ABSL_GUARDED_BY(mutex);
 };
@@ -81,6 +69,8 @@ absl::Status HoldingsEnd::status() const {
       "the runtime has not ended within its deadline");
 }
 
-int HoldingsEnd::descriptor() const { return state_->ended.get(); }
+int HoldingsEnd::descriptor() const {
+  return state_->ended.ok() ? state_->ended->descriptor() : -1;
+}
 
 }  // namespace terrace

@@ -12,6 +12,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "daemon/config/user_names.h"
 #include "terrace/version.h"
 
 namespace terrace {
@@ -77,11 +78,6 @@ JobTable::~JobTable() {
   sessions_.clear();
 }
 
-std::string JobTable::UserOf(uid_t uid) const {
-  const auto known = names_.find(uid);
-  return known == names_.end() ? absl::StrCat(uid) : known->second;
-}
-
 absl::Status JobTable::Admit(const Peer& peer, const Hello& hello) {
   if (ends_) return absl::UnavailableError("the daemon ends");
   if (hello.version != kVersion) {
@@ -115,7 +111,7 @@ absl::Status JobTable::CheckArenas(const JobName& name) const {
     if (entry.use.name.uid == name.uid) ++of_user;
     if (entry.use.name == name) ++of_job;
   }
-  const std::string user = UserOf(name.uid);
+  const std::string user = UserIn(names_, name.uid);
   const auto check = [](const std::string& whose, const Quota& quota,
                         int64_t used) {
     if (!quota.arenas.has_value() || used < quota.arenas->count) {
@@ -135,7 +131,7 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
   const JobName name{peer.uid, hello.job};
   const int64_t bytes = MemoryBytesOf(hello);
   const int64_t number = next_++;
-  const Quota quota = config_.OfJob(UserOf(name.uid), name.job);
+  const Quota quota = config_.OfJob(UserIn(names_, name.uid), name.job);
   JobSession::Parts parts{
       .socket = std::move(socket),
       .peer = peer,
@@ -156,10 +152,8 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
     ledger_->Give(name, TierName(tiers_.memory), bytes);
     return session.status();
   }
-  sessions_[number] = {peer,
-                       {name, peer.pid, bytes},
-                       OpenProcess(peer.pid),
-                       *std::move(session)};
+  sessions_[number] = {
+      peer, {name, bytes}, OpenProcess(peer.pid), *std::move(session)};
   return absl::OkStatus();
 }
 
@@ -210,9 +204,20 @@ void JobTable::SetLimits(const DaemonConfig& config, const UserTable& users) {
   ledger_->SetLimits(config, users.names());
 }
 
-std::vector<JobTable::Use> JobTable::All() const {
-  std::vector<Use> all;
-  for (const auto& [number, entry] : sessions_) all.push_back(entry.use);
+std::vector<DaemonStatus::Job> JobTable::All() const {
+  std::map<JobName, int32_t> processes;
+  for (const auto& [number, entry] : sessions_) ++processes[entry.use.name];
+  for (const Holder& each : holders_) processes.try_emplace(each.use.name, 0);
+  std::vector<DaemonStatus::Job> all;
+  for (const auto& [name, count] : processes) {
+    DaemonStatus::Job& job = all.emplace_back();
+    job.uid = name.uid;
+    job.name = name.job;
+    job.processes = count;
+    for (const auto& [tier, bytes] : ledger_->UseOf(name)) {
+      job.tiers.push_back({tier, bytes});
+    }
+  }
   return all;
 }
 

@@ -31,11 +31,6 @@ namespace terrace {
 
 class JobTable {
  public:
-  struct Use {
-    JobName name;
-    pid_t pid = 0;
-    int64_t memory_bytes = 0;
-  };
   // Its connection ends with it.
   struct Ended {
     Peer peer;
@@ -65,12 +60,17 @@ class JobTable {
 
   void SetLimits(const DaemonConfig& config, const UserTable& users);
   const TierLedger& ledger() const { return *ledger_; }
-  std::vector<Use> All() const;
+  // By user and name; with what they have of tiers.
+  std::vector<DaemonStatus::Job> All() const;
   size_t size() const { return sessions_.size(); }
   // For poll(2) and epoll(7) alone.
   int descriptor() const { return shared_->ended.descriptor(); }
 
  private:
+  struct Use {
+    JobName name;
+    int64_t memory_bytes = 0;
+  };
   // What sessions' threads have.
   struct Shared {
     explicit Shared(WakeEvent event) : ended(std::move(event)) {}
@@ -94,7 +94,6 @@ class JobTable {
   JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
            DaemonConfig config, const UserTable& users, WakeEvent event);
 
-  std::string UserOf(uid_t uid) const;
   void Give(const Use& use);
   // Memory of processes that have gone since.
   void GiveOfGone();

@@ -57,9 +57,6 @@ UserTable::Use UserTable::UseOf(uid_t uid) const {
   return use;
 }
 
-std::string UserTable::NameOf(uid_t uid) const {
-  const auto found = names_.find(uid);
-  return found == names_.end() ? absl::StrCat(uid) : found->second;
-}
+std::string UserTable::NameOf(uid_t uid) const { return UserIn(names_, uid); }
 
 }  // namespace terrace

@@ -22,6 +22,17 @@ WrittenBody Write(FlatBuilder& builder, const StatusRequest& /*request*/) {
           flat::CreateStatusRequest(builder).Union()};
 }
 
+flatbuffers::Offset<flat::JobUse> Write(FlatBuilder& builder,
+                                        const DaemonStatus::Job& job) {
+  std::vector<flatbuffers::Offset<flat::TierBytes>> tiers;
+  for (const DaemonStatus::TierBytes& each : job.tiers) {
+    tiers.push_back(flat::CreateTierBytesDirect(builder, each.name.c_str(),
+                                                each.used_bytes));
+  }
+  return flat::CreateJobUseDirect(builder, job.uid, job.name.c_str(),
+                                  job.processes, &tiers);
+}
+
 WrittenBody Write(FlatBuilder& builder, const DaemonStatus& status) {
   std::vector<flatbuffers::Offset<flat::TierUse>> tiers;
   for (const DaemonStatus::Tier& each : status.tiers) {
@@ -34,10 +45,14 @@ WrittenBody Write(FlatBuilder& builder, const DaemonStatus& status) {
     users.push_back(flat::CreateUserUse(builder, each.uid, each.connections,
                                         each.connection_limit));
   }
+  std::vector<flatbuffers::Offset<flat::JobUse>> jobs;
+  for (const DaemonStatus::Job& each : status.jobs) {
+    jobs.push_back(Write(builder, each));
+  }
   return {flat::Body::Status,
           flat::CreateStatusDirect(builder, status.version.c_str(), status.pid,
                                    status.phase.c_str(), status.silent_for_ms,
-                                   &tiers, &users)
+                                   &tiers, &users, &jobs)
               .Union()};
 }
 
@@ -105,6 +120,29 @@ absl::StatusOr<DaemonStatus::User> Read(const flat::UserUse& table,
                             table.connection_limit()};
 }
 
+absl::StatusOr<DaemonStatus::TierBytes> Read(const flat::TierBytes& table,
+                                             FlatReader& reader) {
+  DaemonStatus::TierBytes tier;
+  TERRACE_ASSIGN_OR_RETURN(tier.name, reader.Text(table.name(), "tier's name"));
+  tier.used_bytes = table.used_bytes();
+  if (tier.used_bytes >= 0) return tier;
+  return WrongMessage("has a tier of less than no bytes");
+}
+
+absl::StatusOr<DaemonStatus::Job> Read(const flat::JobUse& table,
+                                       FlatReader& reader) {
+  DaemonStatus::Job job;
+  job.uid = table.uid();
+  job.processes = table.processes();
+  if (job.processes < 0) return WrongMessage("has less than no processes");
+  TERRACE_ASSIGN_OR_RETURN(job.name, reader.Text(table.job(), "job's name"));
+  TERRACE_RETURN_IF_ERROR(reader.Tables(
+      table.tiers(), "job's tiers",
+      [&reader](const flat::TierBytes& each) { return Read(each, reader); },
+      &job.tiers));
+  return job;
+}
+
 absl::StatusOr<DaemonStatus> Read(const flat::Status& table,
                                   FlatReader& reader) {
   DaemonStatus status;
@@ -119,6 +157,8 @@ absl::StatusOr<DaemonStatus> Read(const flat::Status& table,
       reader.Tables(table.tiers(), "tiers", read, &status.tiers));
   TERRACE_RETURN_IF_ERROR(
       reader.Tables(table.users(), "users", read, &status.users));
+  TERRACE_RETURN_IF_ERROR(
+      reader.Tables(table.jobs(), "jobs", read, &status.jobs));
   return status;
 }
 

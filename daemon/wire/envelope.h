@@ -47,13 +47,26 @@ struct DaemonStatus {
     int32_t connection_limit = 0;
   };
 
+  struct TierBytes {
+    std::string name;
+    int64_t used_bytes = 0;
+  };
+  // Those of a user's processes that are connected as one job.
+  struct Job {
+    uint32_t uid = 0;
+    std::string name;  // "": of those that have none
+    int32_t processes = 0;
+    std::vector<TierBytes> tiers;  // that it has of
+  };
+
   std::string version;
   int64_t pid = 0;
   std::string phase;          // "serving", "draining"
   int64_t silent_for_ms = 0;  // since the mover of its runtime last answered
   std::vector<Tier> tiers;
-  // All that are connected, for operators; else the asker.
+  // All that are connected, for operators; else the asker, and its jobs.
   std::vector<User> users;
+  std::vector<Job> jobs;
 };
 
 // The answer to a request that is not served; never OK.

@@ -83,11 +83,13 @@ std::shared_ptr<Reaper> BeginSession(PacketListener& listener,
           [holder]() -> absl::StatusOr<std::unique_ptr<LocalRuntime>> {
         return std::move(*holder);
       },
-      .on_end = [told = reaper.get()](const JobSession::Ended& end) {
-        EXPECT_TRUE(absl::IsUnavailable(end.how) || absl::IsCancelled(end.how))
-            << end.how;
-        told->Tell();
-      }};
+      .on_end =
+          [told = reaper.get()](const JobSession::Ended& end) {
+            EXPECT_TRUE(absl::IsUnavailable(end.how) ||
+                        absl::IsCancelled(end.how))
+                << end.how;
+            told->Tell();
+          }};
   reaper->Begin(*JobSession::Start(std::move(parts)));
   return reaper;
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/daemon/server/connected_job.h"
+#include "tests/support/child_process.h"
 
 namespace terrace {
 namespace {
@@ -62,6 +63,14 @@ TEST(JobsTest, TwoHaveNothingInCommon) {
   EXPECT_TRUE(Holds(**one, a, 1));
   EXPECT_TRUE(Holds(**two, b, 2));
   EXPECT_EQ(UsedMemory(daemon), 2 * kMiB);
+  const auto status = daemon.Status();
+  ASSERT_TRUE(status.ok()) << status.status();
+  ASSERT_EQ(status->jobs.size(), 2u);
+  EXPECT_EQ(status->jobs[0].name, "one");
+  EXPECT_EQ(status->jobs[0].uid, getuid());
+  EXPECT_EQ(status->jobs[0].processes, 1);
+  EXPECT_EQ(status->jobs[1].tiers.at(0).name, "dram");
+  EXPECT_EQ(status->jobs[1].tiers.at(0).used_bytes, kMiB);
   one->reset();
   EXPECT_TRUE(Holds(**two, b, 2));
 }
@@ -150,6 +159,23 @@ TEST(JobsTest, ArenasAndRequestsAreCounted) {
   held->pins->clear();
   EXPECT_EQ((*waits)->Next(Later())->tag, 1u);
   EXPECT_EQ(b.value, 1);
+}
+
+TEST(JobsTest, TheCommandLineShowsThem) {
+  RunningDaemon daemon("");
+  ASSERT_TRUE(daemon.Serves());
+  auto job = ConnectAs(daemon, kMiB, "night");
+  ASSERT_TRUE(job.ok()) << job.status();
+  const std::vector<std::string> words = {TERRACE_PROGRAM, "status", "--daemon",
+                                          "unix:" + daemon.socket()};
+  const ChildResult text = ChildProcess(words).Wait();
+  EXPECT_THAT(text.output, HasSubstr(absl::StrCat("night of uid ", getuid(),
+                                                  ": 1 process, dram: 1 MiB")));
+  std::vector<std::string> as_json = words;
+  as_json.push_back("--json");
+  const ChildResult json = ChildProcess(as_json).Wait();
+  EXPECT_THAT(json.output, HasSubstr("\"name\": \"night\""));
+  EXPECT_THAT(json.output, HasSubstr("\"dram\": 1048576"));
 }
 
 // What a process has closed can be had again at once, also by itself, and what

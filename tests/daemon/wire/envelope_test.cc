@@ -24,7 +24,8 @@ DaemonStatus AStatus() {
       .phase = "serving",
       .silent_for_ms = 12,
       .tiers = {{"dram", int64_t{1} << 40, 3, ""}, {"nvme:/a", 5, 4, "EIO"}},
-      .users = {{1000, 2, 0}, {1001, 3, 16}}};
+      .users = {{1000, 2, 0}, {1001, 3, 16}},
+      .jobs = {{1001, "night", 2, {{"dram", 4096}, {"nvme:/a", 5}}}}};
 }
 
 Bytes Encoded(const EnvelopeBody& body) {
@@ -96,6 +97,13 @@ TEST(EnvelopeTest, EachKindComesBackAsItWas) {
   EXPECT_EQ(status.users[1].uid, 1001u);
   EXPECT_EQ(status.users[1].connections, 3);
   EXPECT_EQ(status.users[1].connection_limit, 16);
+  ASSERT_EQ(status.jobs.size(), 1u);
+  EXPECT_EQ(status.jobs[0].uid, 1001u);
+  EXPECT_EQ(status.jobs[0].name, "night");
+  EXPECT_EQ(status.jobs[0].processes, 2);
+  ASSERT_EQ(status.jobs[0].tiers.size(), 2u);
+  EXPECT_EQ(status.jobs[0].tiers[1].name, "nvme:/a");
+  EXPECT_EQ(status.jobs[0].tiers[1].used_bytes, 5);
 
   const absl::StatusOr<Envelope> refusal =
       Decode(Encoded(Refusal{absl::ResourceExhaustedError("no more")}));
