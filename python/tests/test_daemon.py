@@ -160,7 +160,8 @@ def test_once_it_is_gone_a_step_says_so(daemon):
     train(model, optimizer)
     daemon.end(signal.SIGKILL)
     before = time.monotonic()
-    with pytest.raises(ConnectionResetError, match='checkpoint'):
+    with pytest.raises(ConnectionResetError, match='checkpoint') as caught:
         train(model, optimizer)
+    assert caught.value.filename == daemon.socket
     assert time.monotonic() - before < 30
     optimizer.close()
