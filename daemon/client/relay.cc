@@ -357,7 +357,10 @@ absl::Status Relay::Hear(const QueueClosed& news) {
 }
 
 absl::Status Relay::Hear(const QueueGone& news) {
-  queues_.erase(news.queue);
+  const auto found = queues_.find(news.queue);
+  if (found == queues_.end()) return absl::OkStatus();
+  found->second->Close();  // as who waits there would wait for ever
+  queues_.erase(found);
   return absl::OkStatus();
 }
 

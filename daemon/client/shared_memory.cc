@@ -22,9 +22,10 @@ absl::StatusOr<SharedMemory> SharedMemory::Map(const OwnDescriptor& file,
                                                int64_t used_bytes) {
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
   struct stat found = {};
+  const int seals = fcntl(file.get(), F_GET_SEALS);
   const bool is_whole = fstat(file.get(), &found) == 0 &&
-                        found.st_size == file_bytes &&
-                        (fcntl(file.get(), F_GET_SEALS) & kSeals) == kSeals;
+                        found.st_size == file_bytes && seals >= 0 &&
+                        (seals & kSeals) == kSeals;
   if (!is_whole) {
     return absl::InvalidArgumentError(
         absl::StrCat("the daemon's memory of ", file_bytes, " bytes has ",

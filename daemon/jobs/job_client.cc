@@ -190,7 +190,7 @@ void JobClient::Hear(AnswerNews& news) {
     // What other users have on the same disks is not this one's to know.
     for (TierStats& each : stats->tiers) each.disk.jobs_elsewhere.clear();
   }
-  is_closed_ = std::holds_alternative<Ending>(about) && inbox_->shut();
+  is_closed_ |= std::holds_alternative<Ending>(about) && inbox_->shut();
 }
 
 void JobClient::Learn(const About& about, const Answer& answer) {
@@ -211,7 +211,9 @@ void JobClient::Learn(const About& about, const Answer& answer) {
 void JobClient::Hear(QueueNews& news) {
   const auto found = queues_.find(news.queue);
   if (found != queues_.end()) {
-    const auto groups = static_cast<int64_t>(news.groups.size());
+    // Those that were refused before the queue was known were never counted.
+    const int64_t groups =
+        std::min(static_cast<int64_t>(news.groups.size()), found->second);
     in_flight_ -= groups;
     found->second -= groups;
   }
@@ -238,12 +240,12 @@ bool JobClient::End() {
   // Once the mover has heard of that, no more is granted.
   runtime_.GetStats();
   for (JobNewsEntry& entry : outbox_->Take()) {
-    auto* const news = std::get_if<QueueNews>(&entry);
-    if (news == nullptr) {
-      outbox_->Add(std::move(entry));
-    } else {
+    if (auto* const news = std::get_if<QueueNews>(&entry)) {
       Hear(*news);
+      continue;
     }
+    if (auto* const answer = std::get_if<AnswerNews>(&entry)) Hear(*answer);
+    outbox_->Add(std::move(entry));
   }
   held_pins_ |= !pins_.empty();
   for (const uint64_t token : std::exchange(pins_, {})) {

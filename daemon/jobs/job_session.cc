@@ -64,19 +64,30 @@ JobSession::Ended JobSession::Serve() {
   MessageChannel& channel =
       channel_.emplace(std::move(parts_.socket), parts_.peer);
   while (end.how.ok()) {
-    Await(channel);
+    Await(channel, !client.is_closed());
     end.how = Turn(channel, client);
   }
   if (!absl::IsUnavailable(end.how)) {
     // Why it ends, if the process reads it.
     channel.Send({.body = Refusal{end.how}}).IgnoreError();
   }
-  end.process_has_memory = client.End();
-  runtime.Close(absl::Now() + kClosePatience).IgnoreError();
-  end.transfers_have_memory = runtime.mover().abandoned();
+  // A queue that opens meanwhile is closed at the second try: none opens once
+  // closing has begun.
+  absl::Status closed;
+  for (int i = 0; i < 2; ++i) {
+    end.process_has_memory = client.End();
+    closed = runtime.Close(absl::Now() + kClosePatience);
+    if (!absl::IsFailedPrecondition(closed)) break;
+  }
+  end.transfers_have_memory =
+      runtime.mover().abandoned() || absl::IsFailedPrecondition(closed);
+  HostArena& arena = runtime.arena();
+  if (end.transfers_have_memory) return end;
   // Nobody else looks at it: what a process keeps mapped has no pages then.
-  if (!end.process_has_memory && !end.transfers_have_memory) {
-    runtime.arena().Empty();
+  if (!end.process_has_memory) {
+    arena.Empty();
+  } else {
+    end.memory = arena.ShareMemoryFile();
   }
   return end;
 }
@@ -104,8 +115,9 @@ absl::Status JobSession::Greet(LocalRuntime& runtime, const JobClient& client) {
   return absl::UnavailableError("who asked for memory does not read");
 }
 
-void JobSession::Await(const MessageChannel& channel) const {
-  short events = channel.unsent_bytes() > kMostUnsentBytes ? 0 : POLLIN;
+void JobSession::Await(const MessageChannel& channel, bool listens) const {
+  const bool reads = listens && channel.unsent_bytes() <= kMostUnsentBytes;
+  short events = reads ? POLLIN : 0;
   if (channel.has_unsent()) events |= POLLOUT;
   std::array<pollfd, 2> waits = {
       {{event_->descriptor(), POLLIN, 0}, {channel.descriptor(), events, 0}}};

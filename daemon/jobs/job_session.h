@@ -36,6 +36,7 @@ class JobSession {
     // transfers that never end, as long as the daemon does.
     bool process_has_memory = false;
     bool transfers_have_memory = false;
+    OwnDescriptor memory;  // of the process's, to be emptied once it has gone
   };
   struct Parts {
     PacketSocket socket;
@@ -43,7 +44,7 @@ class JobSession {
     uint64_t sequence = 0;  // of the Hello
     std::function<absl::StatusOr<std::unique_ptr<LocalRuntime>>()> make_runtime;
     int64_t most_in_flight = INT64_MAX;
-    std::function<void(const Ended& how)> on_end;
+    std::function<void(Ended how)> on_end;
   };
 
   // ResourceExhausted: there is no descriptor or thread.
@@ -63,7 +64,7 @@ class JobSession {
   Ended Serve();
   absl::Status Refuse(const absl::Status& why);
   absl::Status Greet(LocalRuntime& runtime, const JobClient& client);
-  void Await(const MessageChannel& channel) const;
+  void Await(const MessageChannel& channel, bool listens) const;
   absl::Status Turn(MessageChannel& channel, JobClient& client);
   absl::Status HearRequests(MessageChannel& channel, JobClient& client);
 

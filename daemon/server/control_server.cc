@@ -141,6 +141,7 @@ void ControlServer::Admit(PacketSocket socket) {
     log_.Warn(std::string(peer.status().message()));
     return;
   }
+  jobs_.Sweep();
   absl::Status admitted = CheckPeer(*peer);
   if (admitted.ok()) admitted = users_.AddConnection(peer->uid);
   Session session(std::move(socket), *peer);
@@ -167,7 +168,7 @@ absl::Status ControlServer::CheckPeer(const Peer& peer) const {
   }
   const size_t most =
       kMostSessions + (IsOperator(peer) ? kOperatorsSessions : 0);
-  const size_t now = sessions_.size() + jobs_.size();
+  const size_t now = sessions_.size() + jobs_.connections();
   if (now < most) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(now, " connections are all that there are"));
@@ -243,7 +244,6 @@ absl::Status ControlServer::BeginJob(Session& session,
 
 void ControlServer::ReapJobs() {
   for (const JobTable::Ended& each : jobs_.Reap()) {
-    users_.RemoveConnection(each.peer.uid);
     const bool is_refusal =
         !absl::IsUnavailable(each.how) && !absl::IsCancelled(each.how);
     if (is_refusal) NoteRefusal(each.peer, each.how);

@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
   std::unique_ptr<Daemon> daemon(new Daemon(
       options, std::move(config), std::move(users), std::move(manager), log));
   TERRACE_ASSIGN_OR_RETURN(daemon->jobs_,
-                           JobTable::Create(daemon->config_, daemon->users_));
+                           JobTable::Create(daemon->config_, &daemon->users_));
   TERRACE_ASSIGN_OR_RETURN(
       daemon->server_,
       ControlServer::Create(&daemon->users_, daemon->jobs_.get(), log,
@@ -165,7 +165,7 @@ void Daemon::Reload() {
                             absl::string_view(users.status().message())));
   } else {
     users_.SetLimits(*users);
-    jobs_->SetLimits(*config, *users);
+    jobs_->SetLimits(*config);
     log_.SetLevel(config->service.log);
     if (config->TierSpecs() != config_.TierSpecs()) {
       log_.Warn(

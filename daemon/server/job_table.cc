@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,8 @@
 #include "base/status_macros.h"
 #include "daemon/config/user_names.h"
 #include "terrace/version.h"
+#include "tiers/memory/host_arena.h"
+#include "tiers/system_error.h"
 
 namespace terrace {
 namespace {
@@ -23,11 +26,14 @@ constexpr size_t kMostVersionBytes = 32;
 // Where a quota says nothing.
 constexpr int64_t kRequests = 1 << 20;
 
-// Of a process that is connected. None: it has gone, or there is no descriptor.
-OwnDescriptor OpenProcess(pid_t pid) {
+// Of a process that is connected. None: it has gone; or else ResourceExhausted.
+absl::StatusOr<OwnDescriptor> OpenProcess(pid_t pid) {
   const ForkPause pause;
   const auto fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  return fd < 0 ? OwnDescriptor() : OwnDescriptor::Of(fd);
+  if (fd >= 0) return OwnDescriptor::Of(fd);
+  if (errno == ESRCH) return OwnDescriptor();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("process ", pid, " cannot be watched: ", ErrnoName(errno)));
 }
 
 bool HasGone(const OwnDescriptor& process) {
@@ -56,21 +62,21 @@ JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobTable>> JobTable::Create(
-    const DaemonConfig& config, const UserTable& users) {
+    const DaemonConfig& config, UserTable* users) {
   TERRACE_ASSIGN_OR_RETURN(WakeEvent event, WakeEvent::Make());
   TERRACE_ASSIGN_OR_RETURN(ThreadPool pool, ThreadPool::Create(0));
-  auto ledger = std::make_unique<TierLedger>(config, users.names());
+  auto ledger = std::make_unique<TierLedger>(config, users->names());
   JobTiers tiers = TiersFor(config, ledger.get(), std::move(pool));
   return std::unique_ptr<JobTable>(new JobTable(
       std::move(tiers), std::move(ledger), config, users, std::move(event)));
 }
 
 JobTable::JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
-                   DaemonConfig config, const UserTable& users, WakeEvent event)
+                   DaemonConfig config, UserTable* users, WakeEvent event)
     : tiers_(std::move(tiers)),
       ledger_(std::move(ledger)),
+      users_(*users),
       config_(std::move(config)),
-      names_(users.names()),
       shared_(std::make_shared<Shared>(std::move(event))) {}
 
 JobTable::~JobTable() {
@@ -98,7 +104,7 @@ absl::Status JobTable::Admit(const Peer& peer, const Hello& hello) {
         absl::StrCat("a job's name of ", hello.job.size(), " bytes; at most ",
                      kMostNameBytes, ", and none that a line cannot have"));
   }
-  GiveOfGone();
+  Sweep();
   const JobName name{peer.uid, hello.job};
   TERRACE_RETURN_IF_ERROR(CheckArenas(name));
   return ledger_->Take(name, TierName(tiers_.memory), MemoryBytesOf(hello));
@@ -111,7 +117,11 @@ absl::Status JobTable::CheckArenas(const JobName& name) const {
     if (entry.use.name.uid == name.uid) ++of_user;
     if (entry.use.name == name) ++of_job;
   }
-  const std::string user = UserIn(names_, name.uid);
+  for (const Holder& each : holders_) {
+    if (each.use.name.uid == name.uid) ++of_user;
+    if (each.use.name == name) ++of_job;
+  }
+  const std::string user = UserIn(users_.names(), name.uid);
   const auto check = [](const std::string& whose, const Quota& quota,
                         int64_t used) {
     if (!quota.arenas.has_value() || used < quota.arenas->count) {
@@ -131,7 +141,7 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
   const JobName name{peer.uid, hello.job};
   const int64_t bytes = MemoryBytesOf(hello);
   const int64_t number = next_++;
-  const Quota quota = config_.OfJob(UserIn(names_, name.uid), name.job);
+  const Quota quota = config_.OfJob(UserIn(users_.names(), name.uid), name.job);
   JobSession::Parts parts{
       .socket = std::move(socket),
       .peer = peer,
@@ -141,19 +151,20 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
       .most_in_flight =
           quota.requests.has_value() ? quota.requests->count : kRequests,
       .on_end =
-          [shared = shared_, number](const JobSession::Ended& how) {
+          [shared = shared_, number](JobSession::Ended how) {
             MutexLock lock(shared->mutex);
-            shared->gone.emplace_back(number, how);
+            shared->gone.emplace_back(number, std::move(how));
             shared->ended.Set();
           }};
+  absl::StatusOr<OwnDescriptor> process = OpenProcess(peer.pid);
   absl::StatusOr<std::unique_ptr<JobSession>> session =
-      JobSession::Start(std::move(parts));
+      process.ok() ? JobSession::Start(std::move(parts)) : process.status();
   if (!session.ok()) {
     ledger_->Give(name, TierName(tiers_.memory), bytes);
     return session.status();
   }
   sessions_[number] = {
-      peer, {name, bytes}, OpenProcess(peer.pid), *std::move(session)};
+      peer, {name, bytes}, *std::move(process), *std::move(session)};
   return absl::OkStatus();
 }
 
@@ -164,30 +175,39 @@ std::vector<JobTable::Ended> JobTable::Reap() {
     MutexLock lock(shared_->mutex);
     gone.swap(shared_->gone);
   }
-  GiveOfGone();
   std::vector<Ended> all;
   for (auto& [number, end] : gone) {
     const auto found = sessions_.find(number);
     if (found == sessions_.end()) continue;
     Entry entry = std::move(found->second);
     sessions_.erase(found);
-    if (end.process_has_memory && !HasGone(entry.process)) {
-      holders_.push_back({entry.use, std::move(entry.process)});
-    } else if (!end.transfers_have_memory) {
+    const bool is_held =
+        end.process_has_memory && end.memory.ok() && entry.process.ok();
+    if (end.transfers_have_memory) {
+      users_.RemoveConnection(entry.peer.uid);  // and the bytes stay taken
+    } else if (is_held) {
+      holders_.push_back(
+          {entry.use, std::move(entry.process), std::move(end.memory)});
+    } else {
+      HostArena::EmptyMemoryFile(end.memory);
       Give(entry.use);
     }
     all.push_back({entry.peer, std::move(end.how), std::move(entry.session)});
   }
+  Sweep();
   return all;
 }
 
 void JobTable::Give(const Use& use) {
   ledger_->Give(use.name, TierName(tiers_.memory), use.memory_bytes);
+  users_.RemoveConnection(use.name.uid);
 }
 
-void JobTable::GiveOfGone() {
+// Whoever else has the memory had no right to it: its pages go.
+void JobTable::Sweep() {
   std::erase_if(holders_, [this](const Holder& holder) {
     if (!HasGone(holder.process)) return false;
+    HostArena::EmptyMemoryFile(holder.memory);
     Give(holder.use);
     return true;
   });
@@ -198,10 +218,9 @@ void JobTable::EndAll() {
   for (auto& [number, entry] : sessions_) entry.session->End();
 }
 
-void JobTable::SetLimits(const DaemonConfig& config, const UserTable& users) {
+void JobTable::SetLimits(const DaemonConfig& config) {
   config_ = config;
-  names_ = users.names();
-  ledger_->SetLimits(config, users.names());
+  ledger_->SetLimits(config, users_.names());
 }
 
 std::vector<DaemonStatus::Job> JobTable::All() const {

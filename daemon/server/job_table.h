@@ -39,8 +39,9 @@ class JobTable {
   };
 
   // ResourceExhausted: there is no descriptor or thread.
+  // `users` outlives the table, which ends connections there.
   static absl::StatusOr<std::unique_ptr<JobTable>> Create(
-      const DaemonConfig& config, const UserTable& users);
+      const DaemonConfig& config, UserTable* users);
   // Waits until all have ended.
   ~JobTable();
 
@@ -53,16 +54,21 @@ class JobTable {
   // charged any more.
   absl::Status Begin(PacketSocket socket, const Peer& peer, uint64_t sequence,
                      const Hello& hello);
-  // Frees what has ended.
+  // Frees what has ended, and its connection.
   std::vector<Ended> Reap();
+  // Frees the memory of processes that held on to it and have gone since.
+  void Sweep();
   // All are to end soon, and nobody else is admitted.
   void EndAll();
 
-  void SetLimits(const DaemonConfig& config, const UserTable& users);
+  // With the users that the table has.
+  void SetLimits(const DaemonConfig& config);
   const TierLedger& ledger() const { return *ledger_; }
   // By user and name; with what they have of tiers.
   std::vector<DaemonStatus::Job> All() const;
   size_t size() const { return sessions_.size(); }
+  // With processes that hold on to memory of what has ended.
+  size_t connections() const { return sessions_.size() + holders_.size(); }
   // For poll(2) and epoll(7) alone.
   int descriptor() const { return shared_->ended.descriptor(); }
 
@@ -89,20 +95,20 @@ class JobTable {
   struct Holder {
     Use use;
     OwnDescriptor process;
+    OwnDescriptor memory;
   };
 
   JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
-           DaemonConfig config, const UserTable& users, WakeEvent event);
+           DaemonConfig config, UserTable* users, WakeEvent event);
 
+  // Its connection counts no more, either.
   void Give(const Use& use);
-  // Memory of processes that have gone since.
-  void GiveOfGone();
   absl::Status CheckArenas(const JobName& name) const;
 
   const JobTiers tiers_;
   const std::unique_ptr<TierLedger> ledger_;
+  UserTable& users_;
   DaemonConfig config_;
-  std::map<uid_t, std::string> names_;
   const std::shared_ptr<Shared> shared_;
   int64_t next_ = 0;
   std::map<int64_t, Entry> sessions_;

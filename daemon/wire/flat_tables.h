@@ -42,7 +42,7 @@ inline absl::Status WrongMessage(absl::string_view what) {
 class FlatReader {
  public:
   // A value may take more than its table.
-  static constexpr size_t kGrowth = 8;
+  static constexpr size_t kGrowth = 16;
 
   explicit FlatReader(size_t message_bytes)
       : left_bytes_(kGrowth * (message_bytes + kLeastBytes)) {}

@@ -7,6 +7,11 @@
 namespace terrace {
 namespace {
 
+// The shortest entry of a message, of which there may be thousands: its place
+// in the list, its kind and a table of one number.
+constexpr size_t kLeastEntryBytes = 28;
+static_assert(sizeof(JobNewsEntry) <= FlatReader::kGrowth * kLeastEntryBytes);
+
 using WrittenNews = FlatMember<flat::News>;
 using WrittenAnswer = FlatMember<flat::AnswerBody>;
 

@@ -1,5 +1,6 @@
 #include "runtime/client/runtime_client.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -38,9 +39,14 @@ absl::StatusOr<std::unique_ptr<RequestQueue>> RuntimeClient::OpenQueue(
   message.tier = std::string(tier);
   TERRACE_ASSIGN_OR_RETURN(const OpenedQueue opened,
                            Ask<OpenedQueue>(std::move(message)));
+  std::shared_ptr<QueuePort> queue = port_->TakeQueue(opened.id);
+  if (queue == nullptr) {
+    return absl::InternalError(
+        absl::StrCat("queue ", opened.id, " is open already"));
+  }
   intake_->OnOpened(opened.id, slot_bytes, slots);
-  return MakeRequestQueue(opened.id, port_->TakeQueue(opened.id),
-                          bases_.at(opened.tier), queue_parts());
+  return MakeRequestQueue(opened.id, std::move(queue), bases_.at(opened.tier),
+                          queue_parts());
 }
 
 absl::StatusOr<std::unique_ptr<ByteQueue>> RuntimeClient::OpenBytes(
@@ -88,7 +94,7 @@ absl::Status RuntimeClient::Close(absl::Time deadline, bool force,
     return absl::OkStatus();
   }
   const std::optional<absl::Status> status =
-      question.AwaitStatus(clock_, deadline + patience);
+      question.AwaitStatus(clock_, std::max(deadline, clock_.Now()) + patience);
   if (status.has_value()) return *status;
   return absl::DeadlineExceededError("the runtime's owner does not answer");
 }

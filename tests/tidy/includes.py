@@ -32,7 +32,8 @@ LAYERS = {
     'zero_config': [API, 'base', 'tiers/memory/topology.h'],
     'libtorch': [API, 'base', 'checkpoint/weight_files.h'],
     'daemon': [API, 'base', 'daemon/config', 'daemon/wire', 'daemon/client',
-               'daemon/jobs', 'tiers/system_error.h'],
+               'daemon/jobs', 'tiers/system_error.h',
+               'tiers/memory/host_arena.h'],
     'daemon/config': [API, 'base', 'tiers/system_error.h'],
     # A runtime's messages are what passes between a daemon and its clients.
     'daemon/wire': [API, 'base', 'tiers/system_error.h',

@@ -302,10 +302,17 @@ absl::Status HostArena::VerifyNode(int required) {
       required, ", but its pages lie on ", absl::StrJoin(*nodes, ", ")));
 }
 
-void HostArena::Empty() {
-  if (!memory_file_.ok()) return;
-  fallocate(memory_file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-            memory_file_bytes_);
+void HostArena::EmptyMemoryFile(const OwnDescriptor& file) {
+  struct stat found = {};
+  if (fstat(file.get(), &found) != 0) return;
+  fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+            found.st_size);
+}
+
+OwnDescriptor HostArena::ShareMemoryFile() const {
+  const ForkPause pause;
+  const int fd = fcntl(memory_file_.get(), F_DUPFD_CLOEXEC, 0);
+  return fd < 0 ? OwnDescriptor() : OwnDescriptor::Of(fd);
 }
 
 absl::Status HostArena::CheckPinned() const {

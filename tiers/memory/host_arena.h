@@ -79,7 +79,10 @@ class HostArena {
 
   // Gives the pages of a shared one back, for good: whoever has mapped it finds
   // zeros. Nothing may be under way.
-  void Empty();
+  void Empty() { EmptyMemoryFile(memory_file_); }
+  static void EmptyMemoryFile(const OwnDescriptor& file);
+  // Another descriptor of the memory file. None: there is none to be had.
+  OwnDescriptor ShareMemoryFile() const;
 
   // Never unmaps: transfers may still write into it.
   void Leak() { leaked_ = true; }

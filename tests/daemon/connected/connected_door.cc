@@ -84,7 +84,7 @@ std::shared_ptr<Reaper> BeginSession(PacketListener& listener,
         return std::move(*holder);
       },
       .on_end =
-          [told = reaper.get()](const JobSession::Ended& end) {
+          [told = reaper.get()](JobSession::Ended end) {
             EXPECT_TRUE(absl::IsUnavailable(end.how) ||
                         absl::IsCancelled(end.how))
                 << end.how;

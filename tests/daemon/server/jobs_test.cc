@@ -221,6 +221,43 @@ TEST(JobsTest, MemoryIsGivenBackOnceNobodyHasIt) {
   EXPECT_TRUE(again.ok()) << again.status();
 }
 
+// Memory that pins hold on to is its process's, and a connection; when that has
+// gone nobody has the pages, whoever it gave the memory to.
+TEST(JobsTest, WhatIsHeldIsItsConnectionToo) {
+  RunningDaemon daemon("quota.user.connections = 3\n");
+  ASSERT_TRUE(daemon.Serves());
+  int ends[2] = {};
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    std::vector<Pin> held;
+    for (int i = 0; i < 2; ++i) {
+      auto job = ConnectAs(daemon, kMiB);
+      if (!job.ok()) _exit(1);
+      auto pin = (*job)->Acquire(*RegisterOf(**job, "a", 4096),
+                                 Access::kOverwrite, Later());
+      if (!pin.ok()) _exit(2);
+      held.push_back(*std::move(pin));
+    }
+    // Two are held on to; the third is the question itself.
+    const auto status = daemon.Status();
+    if (!status.ok() || status->users.at(0).connections != 3) _exit(3);
+    if (status->tiers.at(0).used_bytes != 2 * kMiB) _exit(4);
+    if (write(ends[1], "x", 1) != 1) _exit(5);
+    while (true) pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ends[0], &byte, 1), 1);
+  EXPECT_EQ(UsedMemory(daemon), 2 * kMiB);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(UsedMemory(daemon), 0);
+  auto all = ConnectAs(daemon, 8 * kMiB);
+  EXPECT_TRUE(all.ok()) << all.status();
+  close(ends[0]);
+  close(ends[1]);
+}
+
 TEST(JobsTest, ANameThatALineCannotHaveIsRefused) {
   RunningDaemon daemon("");
   ASSERT_TRUE(daemon.Serves());

@@ -249,6 +249,22 @@ TEST(FragmentsTest, ALongMessageComesInPacketsAndIsWholeAgain) {
   }
 }
 
+// Nothing of it is longer than it must be, and none of it is taken for what
+// names its bytes repeatedly.
+TEST(JobMessagesTest, AsMuchAsAMessageHasIsRead) {
+  JobNews news;
+  news.entries.assign(4096, QueueGone{1});
+  const auto read =
+      Decode(*Encode({.body = news}, kMostMessageBytes), kMostMessageBytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(std::get<JobNews>(read->body).entries.size(), 4096u);
+  JobRequests requests;
+  requests.requests.assign(kMostRequestsInMessage, CloseQueueRequest{1});
+  EXPECT_TRUE(
+      Decode(*Encode({.body = requests}, kMostMessageBytes), kMostMessageBytes)
+          .ok());
+}
+
 TEST(JobMessagesTest, MoreRequestsThanAMessageHasAreRefused) {
   JobRequests requests;
   requests.requests.assign(kMostRequestsInMessage, StatsRequest{{.number = 1}});
