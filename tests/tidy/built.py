@@ -19,6 +19,8 @@ FEATURE_FOLDERS = {
 INSTALL_TEST = 'tests/install/install_test.cmake'
 OWN_BUILD = {'tests/install/app/app.cc': INSTALL_TEST,
              'tests/install/torch_app/app.cc': INSTALL_TEST}
+# Objects that are compiled once for several programs, and one of these.
+SHARED_OBJECTS = {'contract_tests': 'contract_test'}
 
 
 def check(tree, build, ctest, without):
@@ -49,7 +51,9 @@ def check_lists(tree, commands, tests, without):
                 source = path.relative_to(tree.root).as_posix()
             except ValueError:
                 continue    # generated, in the build folder
-            targets.setdefault(source, set()).add(match[1] if match else '')
+            target = match[1] if match else ''
+            targets.setdefault(source, set()).add(
+                SHARED_OBJECTS.get(target, target))
     programs = {pathlib.Path(test['command'][0]).name
                 for test in tests if test.get('command')}
     absent = tuple(folder for feature in without
