@@ -83,7 +83,7 @@ def test_signature_is_the_published_one():
         ('weight_decay', 1e-2), ('amsgrad', False), ('maximize', False),
         ('foreach', None), ('capturable', False), ('differentiable', False),
         ('fused', None), ('memory_budget', None), ('nvme_path', None),
-        ('tiers', None), ('max_grad_norm', None),
+        ('tiers', None), ('daemon', None), ('max_grad_norm', None),
         ('io_engine', 'auto'),
         ('process_group', None), ('step_in_backward', 0), ('overlap', None),
         ('offload', None)]
