@@ -13,7 +13,7 @@
 #include "base/threads/own_thread.h"
 #include "base/threads/short_slices.h"
 #include "runtime/background_thread.h"
-#include "runtime/client/runtime_client.h"
+#include "runtime/client/asking_runtime.h"
 #include "runtime/lent_executor.h"
 #include "runtime/loop_end.h"
 #include "runtime/messages/inbox.h"
@@ -39,7 +39,7 @@ TierBases BasesOf(const LocalRuntimeParts& parts, const HostArena& arena) {
   return bases;
 }
 
-class InProcessRuntime final : public LocalRuntime {
+class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
  public:
   InProcessRuntime(LocalRuntimeParts parts, std::unique_ptr<IoPaths> io)
       : clock_(*parts.clock),
@@ -117,40 +117,10 @@ class InProcessRuntime final : public LocalRuntime {
     background_.clear();
   }
 
-  absl::StatusOr<TensorId> Register(const TensorSpec& spec) override {
-    const absl::StatusOr<std::vector<TensorId>> ids =
-        Register(absl::MakeConstSpan(&spec, 1));
-    if (!ids.ok()) return ids.status();
-    return ids->front();
-  }
-  absl::StatusOr<std::vector<TensorId>> Register(
-      absl::Span<const TensorSpec> specs) override {
-    return client_->Register(specs);
-  }
-  absl::Status Unregister(TensorId tensor) override {
-    return client_->Unregister(tensor);
-  }
-  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
-      int64_t slot_bytes, int slots, Time deadline) override {
-    return client_->OpenQueue(slot_bytes, slots, deadline, "");
-  }
-  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
-      int64_t slot_bytes, int slots, Time deadline,
-      absl::string_view tier) override {
-    return client_->OpenQueue(slot_bytes, slots, deadline, tier);
-  }
   absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(
       int64_t window_bytes, absl::string_view tier) override {
     return client_->OpenBytes(window_bytes, tier);
   }
-  absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
-                              Time deadline) override {
-    return client_->Acquire(tensor, access, deadline);
-  }
-  void Prefetch(absl::Span<const TensorId> tensors) override {
-    client_->Prefetch(tensors);
-  }
-
   absl::Status GrowMemory(int64_t bytes) override {
     if (!inbox_->IsOwnProcess()) return inbox_->Closed();
     if (!pinned_->bytes().empty()) {
@@ -187,6 +157,8 @@ class InProcessRuntime final : public LocalRuntime {
   }
 
  private:
+  RuntimeClient& client() override { return *client_; }
+
   // A tier's own, or a thread.
   Executor* Background(std::unique_ptr<Executor>& given) {
     background_.push_back(given != nullptr ? std::move(given)

@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "daemon/client/control_client.h"
 #include "daemon/client/relay.h"
-#include "runtime/client/runtime_client.h"
+#include "runtime/client/asking_runtime.h"
 #include "terrace/runtime.h"
 #include "terrace/version.h"
 #include "tiers/left_behind.h"
@@ -26,7 +26,7 @@ constexpr absl::Duration kAnswerPatience = absl::Seconds(10);
 constexpr absl::Duration kConnectPatience = absl::Seconds(60);
 constexpr absl::Duration kPatiencePerGib = absl::Seconds(4);
 
-class ConnectedRuntime final : public Runtime {
+class ConnectedRuntime final : public AskingRuntime<Runtime> {
  public:
   ConnectedRuntime(std::unique_ptr<Relay> relay, ThreadPool pool)
       : relay_(std::move(relay)),
@@ -46,35 +46,6 @@ class ConnectedRuntime final : public Runtime {
         .IgnoreError();
   }
 
-  absl::StatusOr<TensorId> Register(const TensorSpec& spec) override {
-    const absl::StatusOr<std::vector<TensorId>> ids =
-        Register(absl::MakeConstSpan(&spec, 1));
-    if (!ids.ok()) return ids.status();
-    return ids->front();
-  }
-  absl::StatusOr<std::vector<TensorId>> Register(
-      absl::Span<const TensorSpec> specs) override {
-    return client_.Register(specs);
-  }
-  absl::Status Unregister(TensorId tensor) override {
-    return client_.Unregister(tensor);
-  }
-  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
-      int64_t slot_bytes, int slots, Time deadline) override {
-    return client_.OpenQueue(slot_bytes, slots, deadline, "");
-  }
-  absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
-      int64_t slot_bytes, int slots, Time deadline,
-      absl::string_view tier) override {
-    return client_.OpenQueue(slot_bytes, slots, deadline, tier);
-  }
-  absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
-                              Time deadline) override {
-    return client_.Acquire(tensor, access, deadline);
-  }
-  void Prefetch(absl::Span<const TensorId> tensors) override {
-    client_.Prefetch(tensors);
-  }
   absl::Status GrowMemory(int64_t bytes) override {
     return client_.Grow(bytes);
   }
@@ -98,6 +69,8 @@ class ConnectedRuntime final : public Runtime {
   ThreadPool thread_pool() const override { return pool_; }
 
  private:
+  RuntimeClient& client() override { return client_; }
+
   std::unique_ptr<Relay> relay_;
   const ThreadPool pool_;
   RuntimeClient client_;
@@ -149,16 +122,6 @@ absl::Status CheckOptions(const Options& options) {
                    " bytes that may grow by ", options.host_growth_bytes));
 }
 
-absl::StatusOr<Welcome> WelcomeIn(Packet& packet) {
-  TERRACE_ASSIGN_OR_RETURN(Envelope envelope, Decode(packet.bytes));
-  if (auto* const refusal = std::get_if<Refusal>(&envelope.body)) {
-    return refusal->why;
-  }
-  const auto* const welcome = std::get_if<Welcome>(&envelope.body);
-  if (welcome != nullptr && packet.descriptor.ok()) return *welcome;
-  return absl::InternalError("the daemon answered with something else");
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Connect(
@@ -176,26 +139,27 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Connect(
       PacketSocket connection,
       PacketSocket::Connect(path, deadline, Descriptors::kTaken));
   TERRACE_ASSIGN_OR_RETURN(
-      const std::vector<std::byte> hello,
-      Encode({.body = Hello{.version = kVersion,
-                            .job = options.job,
-                            .memory_bytes = options.host_budget_bytes,
-                            .growth_bytes = options.host_growth_bytes,
-                            .eviction = options.eviction,
-                            .prefetch = options.prefetch}}));
-  // A connection that was refused has its answer without a request.
-  const absl::StatusOr<bool> sent = connection.Send(hello);
-  if (!sent.ok() && !absl::IsUnavailable(sent.status())) return sent.status();
-  TERRACE_ASSIGN_OR_RETURN(Packet packet, connection.Await(deadline));
-  TERRACE_ASSIGN_OR_RETURN(const Welcome welcome, WelcomeIn(packet));
+      const Answered answered,
+      AskOver(connection,
+              Hello{.version = kVersion,
+                    .job = options.job,
+                    .memory_bytes = options.host_budget_bytes,
+                    .growth_bytes = options.host_growth_bytes,
+                    .eviction = options.eviction,
+                    .prefetch = options.prefetch},
+              deadline));
+  const auto* const welcome = std::get_if<Welcome>(&answered.body);
+  if (welcome == nullptr || !answered.descriptor.ok()) {
+    return absl::InternalError("the daemon answered with something else");
+  }
   connection.RefuseMore();
   TERRACE_ASSIGN_OR_RETURN(
       SharedMemory memory,
-      SharedMemory::Map(packet.descriptor, welcome.file_bytes,
-                        welcome.memory_bytes));
+      SharedMemory::Map(answered.descriptor, welcome->file_bytes,
+                        welcome->memory_bytes));
   TERRACE_ASSIGN_OR_RETURN(
       std::unique_ptr<Relay> relay,
-      Relay::Start(std::move(connection), welcome.client, std::move(memory)));
+      Relay::Start(std::move(connection), welcome->client, std::move(memory)));
   return std::make_unique<ConnectedRuntime>(std::move(relay), std::move(pool));
 }
 

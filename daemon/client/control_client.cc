@@ -6,40 +6,35 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "daemon/wire/packet_socket.h"
 
 namespace terrace {
 namespace {
 
 constexpr uint64_t kOnly = 1;  // the number of a connection's one request
 
-// Of another request, or a refusal of what cannot be read, which has none.
-absl::StatusOr<EnvelopeBody> AnswerTo(uint64_t sequence, Envelope envelope) {
-  if (const auto* const refusal = std::get_if<Refusal>(&envelope.body)) {
-    return refusal->why;
-  }
-  if (envelope.sequence == sequence) return std::move(envelope.body);
-  return absl::InternalError(absl::StrCat("the daemon answered the request ",
-                                          envelope.sequence, ", where ",
-                                          sequence, " is due"));
-}
+}  // namespace
 
-absl::StatusOr<EnvelopeBody> Ask(const std::string& path, EnvelopeBody body,
+absl::StatusOr<Answered> AskOver(PacketSocket& socket, EnvelopeBody body,
                                  absl::Time deadline) {
-  TERRACE_ASSIGN_OR_RETURN(PacketSocket socket,
-                           PacketSocket::Connect(path, deadline));
   TERRACE_ASSIGN_OR_RETURN(
       const std::vector<std::byte> bytes,
       Encode({.sequence = kOnly, .body = std::move(body)}));
   // A connection that was refused has its answer without a request.
   const absl::StatusOr<bool> sent = socket.Send(bytes);
   if (!sent.ok() && !absl::IsUnavailable(sent.status())) return sent.status();
-  TERRACE_ASSIGN_OR_RETURN(const Packet packet, socket.Await(deadline));
+  TERRACE_ASSIGN_OR_RETURN(Packet packet, socket.Await(deadline));
   TERRACE_ASSIGN_OR_RETURN(Envelope envelope, Decode(packet.bytes));
-  return AnswerTo(kOnly, std::move(envelope));
+  // Of what cannot be read it has no number.
+  if (const auto* const refusal = std::get_if<Refusal>(&envelope.body)) {
+    return refusal->why;
+  }
+  if (envelope.sequence == kOnly) {
+    return Answered{std::move(envelope.body), std::move(packet.descriptor)};
+  }
+  return absl::InternalError(absl::StrCat("the daemon answered the request ",
+                                          envelope.sequence, ", where ", kOnly,
+                                          " is due"));
 }
-
-}  // namespace
 
 absl::StatusOr<std::string> SocketPathOf(absl::string_view address) {
   absl::string_view path = address;
@@ -53,9 +48,11 @@ absl::StatusOr<std::string> SocketPathOf(absl::string_view address) {
 
 absl::StatusOr<DaemonStatus> AskStatus(const std::string& path,
                                        absl::Time deadline) {
-  TERRACE_ASSIGN_OR_RETURN(EnvelopeBody body,
-                           Ask(path, StatusRequest(), deadline));
-  if (auto* const status = std::get_if<DaemonStatus>(&body)) {
+  TERRACE_ASSIGN_OR_RETURN(PacketSocket socket,
+                           PacketSocket::Connect(path, deadline));
+  TERRACE_ASSIGN_OR_RETURN(Answered answered,
+                           AskOver(socket, StatusRequest(), deadline));
+  if (auto* const status = std::get_if<DaemonStatus>(&answered.body)) {
     return std::move(*status);
   }
   return absl::InternalError("the daemon answered with something else");

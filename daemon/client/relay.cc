@@ -19,8 +19,6 @@
 namespace terrace {
 namespace {
 
-// What the daemon has not read yet: more stays in the inbox.
-constexpr size_t kMostUnsentBytes = 1 << 20;
 // Of a daemon that has closed a runtime, to have given back what it had.
 constexpr absl::Duration kEndPatience = absl::Seconds(5);
 
@@ -166,12 +164,12 @@ absl::Status Relay::Turn() {
   if (sent.ok()) sent = SendRequests();
   // What a daemon said before it went says more than that it is gone.
   const absl::Status heard = HearNews();
-  return heard.ok() || absl::IsUnavailable(heard) ? sent.ok() ? heard : sent
-                                                  : heard;
+  const bool says_more = !heard.ok() && !absl::IsUnavailable(heard);
+  return says_more || sent.ok() ? heard : sent;
 }
 
 absl::Status Relay::SendRequests() {
-  if (channel_->unsent_bytes() > kMostUnsentBytes) return absl::OkStatus();
+  if (channel_->is_full()) return absl::OkStatus();  // more stays in the inbox
   std::deque<Message> drained;
   const uint64_t last = inbox_->Drain(&drained);
   if (drained.empty()) return absl::OkStatus();

@@ -156,10 +156,9 @@ std::vector<JobNews> JobClient::TakeNews() {
   };
   for (JobNewsEntry& entry : outbox_->Take()) {
     if (auto* const answer = std::get_if<AnswerNews>(&entry)) {
-      const bool was_closed = std::exchange(is_closed_, false);
+      const bool was_closed = is_closed_;
       Hear(*answer);
-      if (is_closed_) add(LastStats{LastOfRuntime()});
-      is_closed_ |= was_closed;
+      if (is_closed_ && !was_closed) add(LastStats{LastOfRuntime()});
     } else if (auto* const news = std::get_if<QueueNews>(&entry)) {
       Hear(*news);
       // One message could be too long for all that a queue waited for.

@@ -16,8 +16,6 @@
 namespace terrace {
 namespace {
 
-// What the process has not read yet: it is not listened to while there is more.
-constexpr size_t kMostUnsentBytes = 1 << 20;
 // Of disks, to end what they have begun.
 constexpr absl::Duration kClosePatience = absl::Seconds(30);
 
@@ -116,7 +114,7 @@ absl::Status JobSession::Greet(LocalRuntime& runtime, const JobClient& client) {
 }
 
 void JobSession::Await(const MessageChannel& channel, bool listens) const {
-  const bool reads = listens && channel.unsent_bytes() <= kMostUnsentBytes;
+  const bool reads = listens && !channel.is_full();
   short events = reads ? POLLIN : 0;
   if (channel.has_unsent()) events |= POLLOUT;
   std::array<pollfd, 2> waits = {
@@ -128,7 +126,7 @@ absl::Status JobSession::Turn(MessageChannel& channel, JobClient& client) {
   event_->Clear();
   if (ends_) return absl::CancelledError("the daemon ends");
   TERRACE_RETURN_IF_ERROR(channel.Flush());
-  if (channel.unsent_bytes() > kMostUnsentBytes) return absl::OkStatus();
+  if (channel.is_full()) return absl::OkStatus();
   for (JobNews& news : client.TakeNews()) {
     TERRACE_RETURN_IF_ERROR(channel.Send({.body = std::move(news)}));
   }
@@ -136,7 +134,7 @@ absl::Status JobSession::Turn(MessageChannel& channel, JobClient& client) {
     if (channel.has_unsent()) return absl::OkStatus();
     return absl::UnavailableError("the process has closed its runtime");
   }
-  if (channel.unsent_bytes() > kMostUnsentBytes) return absl::OkStatus();
+  if (channel.is_full()) return absl::OkStatus();
   return HearRequests(channel, client);
 }
 

@@ -38,7 +38,8 @@ class MessageChannel {
   absl::Status Send(const Envelope& envelope);
   absl::Status Flush();
   bool has_unsent() const { return !unsent_.empty(); }
-  size_t unsent_bytes() const { return unsent_bytes_; }
+  // So much is unsent that more had better wait.
+  bool is_full() const { return unsent_bytes_ > kMostUnsentBytes; }
 
   // None: nothing that is whole is there now. Errors end the connection: those
   // of PacketSocket::Receive and FragmentReader; PermissionDenied: a packet of
@@ -49,6 +50,8 @@ class MessageChannel {
   int descriptor() const { return socket_.descriptor(); }
 
  private:
+  static constexpr size_t kMostUnsentBytes = 1 << 20;
+
   PacketSocket socket_;
   const std::optional<Peer> sender_;
   FragmentReader reader_;

@@ -43,7 +43,7 @@ LAYERS = {
     'daemon/client': [API, 'base', 'daemon/wire', 'tiers/system_error.h',
                       'tiers/left_behind.h', 'runtime/messages/inbox.h',
                       'runtime/messages/port.h',
-                      'runtime/client/runtime_client.h'],
+                      'runtime/client/asking_runtime.h'],
     # The runtimes that a daemon has for its clients.
     'daemon/jobs': [API, 'base', 'daemon/wire', 'daemon/config',
                     'runtime/local_parts.h', 'runtime/local_runtime.h',

@@ -2,7 +2,6 @@
 // daemon and the others are after it.
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -15,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/daemon/server/running_daemon.h"
+#include "tests/daemon/wire/child_sender.h"
 #include "tests/daemon/wire/send_descriptors.h"
 
 namespace terrace {
@@ -121,16 +121,7 @@ TEST_F(HostileClientTest, AnEmptyMessageEndsTheConnection) {
 TEST_F(HostileClientTest, AChildOfTheClientIsAnother) {
   PacketSocket client = Connected();
   const Bytes bytes = Request(9);
-  const int fd = dup(client.descriptor());  // which a child keeps
-  const pid_t child = fork();
-  if (child == 0) {
-    const ssize_t sent = send(fd, bytes.data(), bytes.size(), 0);
-    _exit(sent == static_cast<ssize_t>(bytes.size()) ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_EQ(status, 0);
-  close(fd);
+  const pid_t child = SendFromChild(client.descriptor(), bytes);
   const absl::Status refused = Refused(client);
   EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()),

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "terrace/version.h"
 #include "tests/daemon/server/connected_job.h"
+#include "tests/daemon/wire/child_sender.h"
 
 namespace terrace {
 namespace {
@@ -294,16 +294,7 @@ TEST_F(HostileJobTest, PiecesThatDoNotFollowEndIt) {
 TEST_F(HostileJobTest, AChildOfItEndsIt) {
   RawJob job(daemon_);
   const auto bytes = *Encode({.body = JobRequests()});
-  const int fd = dup(job.socket().descriptor());  // which a child keeps
-  const pid_t child = fork();
-  if (child == 0) {
-    const ssize_t sent = send(fd, bytes.data(), bytes.size(), 0);
-    _exit(sent == static_cast<ssize_t>(bytes.size()) ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_EQ(status, 0);
-  close(fd);
+  const pid_t child = SendFromChild(job.socket().descriptor(), bytes);
   ExpectEnd(job, absl::StatusCode::kPermissionDenied, absl::StrCat(child));
 }
 
