@@ -11,8 +11,7 @@ namespace terrace {
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
     const Options& options) {
   if (!options.daemon.empty()) return Connect(options.daemon, options);
-  TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts,
-                           PartsOf(options, /*shares_memory=*/false));
+  TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts, PartsOf(options));
   return LocalRuntime::Start(std::move(parts));
 }
 

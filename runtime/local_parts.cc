@@ -197,7 +197,8 @@ absl::StatusOr<std::vector<std::shared_ptr<Device>>> OpenDevices(
 
 // One memory's arena; all devices copy from and to what the first has pinned.
 absl::Status OpenMemory(const Options& options, const TierSpec& memory,
-                        int preferred_node, int64_t growth_bytes, bool shared,
+                        int preferred_node, int64_t growth_bytes,
+                        std::optional<int64_t> shared_spill_bytes,
                         const std::vector<std::shared_ptr<Device>>& devices,
                         std::shared_ptr<HostArena>* arena,
                         PinnedMapping* pinned) {
@@ -208,7 +209,8 @@ absl::Status OpenMemory(const Options& options, const TierSpec& memory,
                    .huge_pages = options.huge_pages,
                    .numa_node = NodeOf(memory),
                    .preferred_node = preferred_node,
-                   .shared = shared}));
+                   .shared = shared_spill_bytes.has_value(),
+                   .spill_bytes = shared_spill_bytes.value_or(0)}));
   if (devices.empty()) return absl::OkStatus();
   TERRACE_ASSIGN_OR_RETURN(*pinned,
                            devices.front()->Pin(*arena, (*arena)->bytes()));
@@ -227,8 +229,8 @@ absl::Status OpenOtherMemories(
     memory.eviction = MakeEvictionPolicy(options.eviction);
     TERRACE_RETURN_IF_ERROR(OpenMemory(options, tier, /*preferred_node=*/-1,
                                        /*growth_bytes=*/0,
-                                       /*shared=*/false, devices, &memory.arena,
-                                       &memory.pinned));
+                                       /*shared_spill_bytes=*/std::nullopt,
+                                       devices, &memory.arena, &memory.pinned));
     parts->other_memories.push_back(std::move(memory));
   }
   return absl::OkStatus();
@@ -254,8 +256,8 @@ absl::StatusOr<std::unique_ptr<IoEngine>> OpenEngine(
 
 }  // namespace
 
-absl::StatusOr<LocalRuntimeParts> PartsOf(const Options& options,
-                                          bool shares_memory) {
+absl::StatusOr<LocalRuntimeParts> PartsOf(
+    const Options& options, std::optional<int64_t> shared_spill_bytes) {
   TERRACE_RETURN_IF_ERROR(CheckOptions(options));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<TierSpec> tiers, TiersOf(options));
   const TierSpec& memory = tiers.front();
@@ -276,10 +278,10 @@ absl::StatusOr<LocalRuntimeParts> PartsOf(const Options& options,
                            OpenMapped(options, tiers, topology, tuning));
   TERRACE_ASSIGN_OR_RETURN(parts.paths, OpenPaths(options, disks, tuning));
   TERRACE_ASSIGN_OR_RETURN(parts.engine, OpenEngine(options, parts.paths));
-  TERRACE_RETURN_IF_ERROR(OpenMemory(options, memory,
-                                     NearestNode(topology, topology.cpus),
-                                     options.host_growth_bytes, shares_memory,
-                                     devices, &parts.arena, &parts.pinned));
+  TERRACE_RETURN_IF_ERROR(
+      OpenMemory(options, memory, NearestNode(topology, topology.cpus),
+                 options.host_growth_bytes, shared_spill_bytes, devices,
+                 &parts.arena, &parts.pinned));
   TERRACE_RETURN_IF_ERROR(OpenOtherMemories(options, tiers, devices, &parts));
   parts.pool = options.thread_pool;
   if (!parts.pool.valid()) {

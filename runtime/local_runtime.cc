@@ -19,6 +19,7 @@
 #include "runtime/messages/inbox.h"
 #include "tiers/left_behind.h"
 #include "tiers/memory/arena_medium.h"
+#include "tiers/memory/spill/shared_spill.h"
 
 namespace terrace {
 namespace {
@@ -53,6 +54,10 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
     core.executor = executor_.get();
     core.arena = arena_->bytes();
     core.memory = std::move(parts.memory);
+    core.spill = std::move(parts.spill);
+    if (core.spill == nullptr && arena_->spill().size_bytes > 0) {
+      core.spill = std::make_shared<SharedSpill>(*arena_);
+    }
     core.io = std::move(io);
     core.devices = std::move(parts.devices);
     for (LocalMemory& each : parts.other_memories) {

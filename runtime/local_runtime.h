@@ -23,6 +23,7 @@
 #include "tiers/disk/disk_file.h"
 #include "tiers/medium.h"
 #include "tiers/memory/host_arena.h"
+#include "tiers/memory/spill/spill_source.h"
 
 namespace terrace {
 
@@ -60,6 +61,9 @@ struct LocalRuntimeParts {
   std::shared_ptr<HostArena> arena;
   PinnedMapping pinned;  // the arena, where a device copies from and to it
   TierSpec memory = {};  // what the arena was asked for as, for Stats
+  // For what the arena has no room for; null: the arena's own spill, where it
+  // has one, else mappings of this process.
+  std::shared_ptr<SpillSource> spill;
   std::vector<LocalMemory> other_memories;
   ThreadPool pool;  // others may have it, too
   std::unique_ptr<EvictionPolicy> eviction;

@@ -32,7 +32,7 @@
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
 #include "runtime/tensor/tensor_table.h"
-#include "tiers/memory/spill_room.h"
+#include "tiers/memory/spill/spill_room.h"
 
 namespace terrace {
 

@@ -17,7 +17,7 @@
 #include "runtime/motion/transfers.h"
 #include "runtime/residency/working_tiers.h"
 #include "terrace/stats.h"
-#include "tiers/memory/spill_room.h"
+#include "tiers/memory/spill/spill_room.h"
 
 namespace terrace {
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tiers/memory/spill/mapped_spill.h"
+
 namespace terrace {
 namespace {
 
@@ -131,7 +133,9 @@ Core::Core(CoreParts parts)
       links(std::move(parts.io), MakeCopies(parts, inbox),
             MakeDeviceLinks(parts, inbox)),
       resting(MakeRestingTiers(parts, inbox)),
-      spill(kDramTier, parts.arena.data()),
+      spill(kDramTier, parts.spill != nullptr
+                           ? std::move(parts.spill)
+                           : std::make_shared<MappedSpill>(parts.arena.data())),
       residency({.tier = &dram,
                  .table = &table,
                  .pins = &pins,

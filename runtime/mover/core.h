@@ -47,7 +47,7 @@
 #include "tiers/disk/disk_file.h"
 #include "tiers/medium.h"
 #include "tiers/memory/dram_tier.h"
-#include "tiers/memory/spill_room.h"
+#include "tiers/memory/spill/spill_room.h"
 #include "tiers/tier_list.h"
 #include "tiers/transport.h"
 
@@ -96,6 +96,8 @@ struct CoreParts {
   Executor* executor = nullptr;
   absl::Span<std::byte> arena;  // of the host budget's size, in whole blocks
   TierSpec memory = {};         // as DramTier has it
+  // For what spills over the arena; null: mappings of this process.
+  std::shared_ptr<SpillSource> spill;
   std::vector<CoreMemory> other_memories;
   std::unique_ptr<IoPaths> io;
   std::vector<CoreDevice> devices;

@@ -58,6 +58,9 @@ const Arrangement& ArrangementOf(TestWorld world) {
   return kArrangements[static_cast<size_t>(world)];
 }
 
+// More than any test has beyond its budget.
+constexpr int64_t kSpillBytes = int64_t{1} << 30;
+
 // Of any node's pages; where TERRACE_TEST_FAR is a number, of that node's.
 LocalMapped MakeFar(int64_t bytes) {
   HostArenaOptions arena;
@@ -247,12 +250,15 @@ LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
   arena.growth_bytes = options.growth_bytes;
   arena.huge_pages = HugePages::kOff;
   arena.shared = runtime_door != nullptr;
+  if (arena.shared) arena.spill_bytes = kSpillBytes;
   parts.arena = *HostArena::Create(arena);
   if (ArrangementOf(world_).has_nodes) {
     LocalMemory& node = parts.other_memories.emplace_back();
     node.spec = {TierKind::kDram, "node1", options.node_bytes};
     arena.size_bytes = options.node_bytes;
     arena.growth_bytes = 0;
+    arena.shared = false;
+    arena.spill_bytes = 0;
     node.arena = *HostArena::Create(arena);
     node.eviction = MakeEvictionPolicy(options.eviction);
   }

@@ -39,6 +39,8 @@ namespace {
 // One call's worth: large against the call, small against an arena, so that
 // two threads end together.
 constexpr int64_t kPopulatePieceBytes = 16 * kHugePageBytes;
+// More than any host has, and far less than an address space.
+constexpr int64_t kMostSpillBytes = int64_t{1} << 45;
 
 std::string Arena(int64_t size_bytes) {
   return absl::StrCat("host arena of ", size_bytes, " bytes");
@@ -132,8 +134,15 @@ absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
         absl::StrCat(Arena(options.size_bytes), ": growth by ",
                      options.growth_bytes, " bytes"));
   }
+  if (options.spill_bytes < 0 || options.spill_bytes > kMostSpillBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Arena(options.size_bytes), ": a spill of ",
+                     options.spill_bytes, " bytes"));
+  }
   const int64_t size = RoundUp(options.size_bytes, kBlockBytes);
   const int64_t growth = RoundUp(options.growth_bytes, kBlockBytes);
+  const int64_t spill =
+      options.shared ? RoundUp(options.spill_bytes, kBlockBytes) : 0;
   // Asked before, as the kernel's answer to too much is to kill.
   const int64_t available = AvailableMemoryBytes();
   if (size > available) {
@@ -143,7 +152,7 @@ absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
   }
   // The rest of the reservation stays inaccessible: it aligns the arena,
   // catches overruns, and keeps the kernel from merging neighbours into it.
-  const int64_t mapping_bytes = size + growth + kSlackBytes;
+  const int64_t mapping_bytes = size + growth + spill + kSlackBytes;
   void* mapping = mmap(nullptr, static_cast<size_t>(mapping_bytes), PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) {
@@ -159,10 +168,11 @@ absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
   arena->bytes_ = absl::MakeSpan(reinterpret_cast<std::byte*>(start),
                                  static_cast<size_t>(size));
   arena->growth_bytes_ = growth;
+  arena->spill_ = {size + growth, spill};
   arena->huge_pages_ = options.huge_pages;
   if (options.shared) {
     TERRACE_RETURN_IF_ERROR(
-        arena->MapMemoryFile(arena->bytes_.data(), size + growth));
+        arena->MapMemoryFile(arena->bytes_.data(), size + growth + spill));
   }
   TERRACE_RETURN_IF_ERROR(arena->Build(options));
   return arena;
@@ -204,6 +214,28 @@ absl::Status HostArena::Grow(int64_t size_bytes) {
   growth_bytes_ -= size;
   return absl::OkStatus();
 }
+
+absl::Span<std::byte> HostArena::SpillAt(const Extent& range) const {
+  TERRACE_CHECK(range.offset >= spill_.offset && range.size_bytes > 0 &&
+                range.end() <= spill_.end());
+  return {bytes_.data() + range.offset, static_cast<size_t>(range.size_bytes)};
+}
+
+absl::Status HostArena::PopulateSpill(const Extent& range) {
+  const int64_t available = AvailableMemoryBytes();
+  if (range.size_bytes > available) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        Arena(static_cast<int64_t>(bytes_.size())), ": a spill of ",
+        range.size_bytes, " bytes: only ", available,
+        " bytes of memory are available to this process"));
+  }
+  const absl::Span<std::byte> area = SpillAt(range);
+  absl::Status status = Commit(area);
+  if (!status.ok()) Uncommit(area);
+  return status;
+}
+
+void HostArena::EmptySpill(const Extent& range) { Uncommit(SpillAt(range)); }
 
 // Nobody else can shrink the file, which would make an access here a fault, nor
 // enlarge it beyond what was counted for it.

@@ -5,7 +5,8 @@
 //
 // It is anonymous, or of a memory file that another process may map too: one
 // that nobody can shrink or enlarge, so that no access to it ever fails there.
-// Such a file's addresses for growth hold no memory until they are touched.
+// Such a file's addresses for growth, and for what spills over, hold no memory
+// until they are touched.
 //
 // It costs its size in pages, no more: a tail shorter than 2 MiB has ordinary
 // pages, which huge_page_share() counts as not huge.
@@ -21,6 +22,7 @@
 #include "absl/types/span.h"
 #include "base/process.h"
 #include "terrace/options.h"
+#include "tiers/extent.h"
 
 namespace terrace {
 
@@ -33,6 +35,9 @@ struct HostArenaOptions {
   // kernel puts it.
   int preferred_node = -1;
   bool shared = false;  // of a memory file
+  // Addresses of a shared one behind all that it may grow by, without memory
+  // until PopulateSpill.
+  int64_t spill_bytes = 0;
   // Whether to look at what was had, which takes milliseconds; without it the
   // share is 0, and the node unknown unless one is named.
   bool inspect = true;
@@ -62,8 +67,17 @@ class HostArena {
   // huge_page_share() and found_node() stay those of the beginning.
   absl::Status Grow(int64_t size_bytes);
 
+  // The addresses of HostArenaOptions::spill_bytes, in whole blocks of 4 KiB,
+  // as an extent of what begins with bytes().
+  const Extent& spill() const { return spill_; }
+  // Makes memory of such a range. ResourceExhausted: there is none, or none on
+  // the node, and nothing has changed.
+  absl::Status PopulateSpill(const Extent& range);
+  // Addresses again: whoever has mapped the range finds zeros.
+  void EmptySpill(const Extent& range);
+
   absl::Span<std::byte> bytes() const { return bytes_; }
-  // Of a shared one, with all that it may grow by; else none.
+  // Of a shared one, with all that it may grow by, and its spill; else none.
   const OwnDescriptor& memory_file() const { return memory_file_; }
   int64_t memory_file_bytes() const { return memory_file_bytes_; }
   double huge_page_share() const { return huge_page_share_; }  // per smaps
@@ -93,6 +107,7 @@ class HostArena {
   // Makes pages of the reserved addresses.
   absl::Status Commit(absl::Span<std::byte> area);
   absl::Status MapMemoryFile(std::byte* begin, int64_t size_bytes);
+  absl::Span<std::byte> SpillAt(const Extent& range) const;
   // The pages of what could not be committed go back.
   void Uncommit(absl::Span<std::byte> area) const;
   absl::Status BindArea(absl::Span<std::byte> area) const;
@@ -104,6 +119,7 @@ class HostArena {
   OwnDescriptor memory_file_;
   int64_t memory_file_bytes_ = 0;
   int64_t growth_bytes_ = 0;  // that are left
+  Extent spill_;
   HugePages huge_pages_ = HugePages::kPreferred;
   double huge_page_share_ = 0;
   int required_node_ = -1;

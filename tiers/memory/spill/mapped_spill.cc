@@ -1,13 +1,12 @@
-#include "tiers/memory/spill_room.h"
+#include "tiers/memory/spill/mapped_spill.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/status_macros.h"
 
 namespace terrace {
 
-absl::StatusOr<Reservation> SpillRoom::Allocate(int64_t size_bytes) {
+absl::StatusOr<int64_t> MappedSpill::Take(int64_t size_bytes) {
   HostArenaOptions options;
   options.size_bytes = size_bytes;
   options.huge_pages = HugePages::kOff;
@@ -16,17 +15,10 @@ absl::StatusOr<Reservation> SpillRoom::Allocate(int64_t size_bytes) {
                            HostArena::Create(options));
   const int64_t offset = range->bytes().data() - arena_;
   ranges_[offset] = std::move(range);
-  used_bytes_ += size_bytes;
-  peak_bytes_ = std::max(peak_bytes_, used_bytes_);
-  return Reservation(this, {offset, size_bytes});
+  return offset;
 }
 
-void SpillRoom::Free(Extent extent) {
-  ranges_.erase(extent.offset);
-  used_bytes_ -= extent.size_bytes;
-}
-
-void SpillRoom::Leak() {
+void MappedSpill::Leak() {
   for (auto& [offset, range] : ranges_) range->Leak();
 }
 
