@@ -122,10 +122,6 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
     background_.clear();
   }
 
-  absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(
-      int64_t window_bytes, absl::string_view tier) override {
-    return client_->OpenBytes(window_bytes, tier);
-  }
   absl::Status GrowMemory(int64_t bytes) override {
     if (!inbox_->IsOwnProcess()) return inbox_->Closed();
     if (!pinned_->bytes().empty()) {

@@ -104,6 +104,7 @@ Relay::Relay(PacketSocket socket, ClientId client, SharedMemory memory,
   auto pinned = std::make_shared<Pinned>(std::move(memory), event_);
   inbox_ = std::shared_ptr<Inbox>(pinned, &pinned->inbox);
   port_ = std::make_shared<Port>(client, inbox_);
+  queues_.emplace(port_, static_cast<int64_t>(memory_bytes_.size()));
   thread_ = StartThread("terrace-relay", [this] { Run(); });
 }
 
@@ -207,8 +208,7 @@ absl::Status Relay::Send(JobRequests batch) {
   return Send(std::move(batch));
 }
 
-// A group that cannot be sent has nobody to answer it but its queue. What that
-// knows of its own pins is told anew, as the daemon hears that there was one.
+// A group that cannot be sent has nobody to answer it but its queue.
 void Relay::Refuse(const JobRequest& request, const absl::Status& why) {
   std::visit(
       [&](const auto& body) {
@@ -216,12 +216,7 @@ void Relay::Refuse(const JobRequest& request, const absl::Status& why) {
           due_.erase(body.id.number);
           port_->Deliver(body.id.number, why);
         } else if constexpr (requires { body.tag; }) {
-          const auto found = queues_.find(body.queue);
-          if (found == queues_.end()) return;
-          std::vector<ReadyGroup> failed(1);
-          failed.front().tag = body.tag;
-          failed.front().grants = why;
-          found->second->Publish(&failed, false, 0, absl::OkStatus());
+          queues_->Fail(body, why);
         }
       },
       request);
@@ -237,6 +232,8 @@ void Relay::NoteDue(const JobRequest& request) {
             due = {Due::Kind::kTensors, body.specs.size()};
           } else if constexpr (std::is_same_v<Body, OpenRequest>) {
             due.kind = Due::Kind::kQueue;
+          } else if constexpr (std::is_same_v<Body, OpenBytesRequest>) {
+            due.kind = Due::Kind::kBytes;
           } else if constexpr (std::is_same_v<Body, StatsRequest>) {
             due.kind = Due::Kind::kStats;
           } else if constexpr (std::is_same_v<Body, CloseRequest>) {
@@ -275,7 +272,11 @@ absl::Status Relay::Hear(AnswerNews& news) {
   due_.erase(found);
   TERRACE_RETURN_IF_ERROR(CheckAnswer(due, news.answer));
   if (const auto* const opened = std::get_if<OpenedQueue>(&news.answer)) {
-    queues_[opened->id] = port_->OpenQueue(opened->id);
+    if (due.kind == Due::Kind::kBytes) {
+      queues_->OpenBytes(opened->id);
+    } else {
+      queues_->OpenQueue(opened->id);
+    }
   }
   if (const auto* const stats = std::get_if<Stats>(&news.answer)) {
     KeepStats(*stats);
@@ -305,10 +306,11 @@ absl::Status Relay::CheckAnswer(const Due& due, const Answer& answer) const {
       if (ids != nullptr && ids->size() == due.tensors) return absl::OkStatus();
       break;
     }
-    case Due::Kind::kQueue: {
+    case Due::Kind::kQueue:
+    case Due::Kind::kBytes: {
       const auto* const opened = std::get_if<OpenedQueue>(&answer);
       const bool is_new = opened != nullptr && opened->tier == kDramTier &&
-                          !queues_.contains(opened->id);
+                          !queues_->Has(opened->id);
       if (is_new) return absl::OkStatus();
       break;
     }
@@ -317,49 +319,6 @@ absl::Status Relay::CheckAnswer(const Due& due, const Answer& answer) const {
       break;
   }
   return Wrong("another kind of answer than was asked for");
-}
-
-absl::Status Relay::Hear(QueueNews& news) {
-  const auto found = queues_.find(news.queue);
-  if (found == queues_.end()) {
-    return Wrong(absl::StrCat("news of no queue: ", news.queue));
-  }
-  for (const ReadyGroup& group : news.groups) {
-    TERRACE_RETURN_IF_ERROR(CheckGrants(group));
-  }
-  found->second->Publish(&news.groups, news.blocked_by_own_pins, news.processed,
-                         news.blocked_also);
-  return absl::OkStatus();
-}
-
-absl::Status Relay::CheckGrants(const ReadyGroup& group) const {
-  if (!group.grants.ok()) return absl::OkStatus();
-  if (group.grants->empty()) return Wrong("a group of no pins");
-  const auto most = static_cast<int64_t>(memory_bytes_.size());
-  for (const Grant& each : *group.grants) {
-    const bool is_within = each.offset >= 0 && each.size_bytes >= 0 &&
-                           each.offset <= most &&
-                           each.size_bytes <= most - each.offset &&
-                           ClientOfToken(each.token) == port_->client();
-    if (is_within) continue;
-    return Wrong(absl::StrCat("a pin of ", each.size_bytes, " bytes at offset ",
-                              each.offset, " of ", most));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Relay::Hear(const QueueClosed& news) {
-  const auto found = queues_.find(news.queue);
-  if (found != queues_.end()) found->second->Close();
-  return absl::OkStatus();
-}
-
-absl::Status Relay::Hear(const QueueGone& news) {
-  const auto found = queues_.find(news.queue);
-  if (found == queues_.end()) return absl::OkStatus();
-  found->second->Close();  // as who waits there would wait for ever
-  queues_.erase(found);
-  return absl::OkStatus();
 }
 
 absl::Status Relay::Hear(LastStats& news) {
@@ -381,7 +340,7 @@ void Relay::Shut(const absl::Status& why) {
     const std::optional<JobRequest> request = Outside(each);
     if (request.has_value()) NoteDue(*request);
   }
-  for (const auto& [id, queue] : queues_) queue->Close();
+  queues_->CloseAll();
 }
 
 }  // namespace terrace

@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/mutex.h"
+#include "daemon/client/queue_sinks.h"
 #include "daemon/client/shared_memory.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/message_channel.h"
@@ -56,7 +57,14 @@ class Relay {
  private:
   // What a request is answered by, if by no error.
   struct Due {
-    enum class Kind : uint8_t { kStatus, kTensors, kQueue, kStats, kClose };
+    enum class Kind : uint8_t {
+      kStatus,
+      kTensors,
+      kQueue,
+      kBytes,  // a queue of them
+      kStats,
+      kClose
+    };
     Kind kind = Kind::kStatus;
     size_t tensors = 0;
   };
@@ -74,12 +82,15 @@ class Relay {
   void NoteDue(const JobRequest& request);
   absl::Status HearNews();
   absl::Status Hear(AnswerNews& news);
-  absl::Status Hear(QueueNews& news);
-  absl::Status Hear(const QueueClosed& news);
-  absl::Status Hear(const QueueGone& news);
+  absl::Status Hear(QueueNews& news) { return queues_->Hear(news); }
+  absl::Status Hear(BytesNews& news) { return queues_->Hear(news); }
   absl::Status Hear(LastStats& news);
+  template <typename End>
+  absl::Status Hear(const End& news) {
+    queues_->Hear(news);
+    return absl::OkStatus();
+  }
   absl::Status CheckAnswer(const Due& due, const Answer& answer) const;
-  absl::Status CheckGrants(const ReadyGroup& group) const;
   void KeepStats(Stats stats);
   // Nobody asks any more.
   void Shut(const absl::Status& why);
@@ -93,7 +104,7 @@ class Relay {
   std::shared_ptr<Inbox> inbox_;  // with the memory
   std::shared_ptr<Port> port_;
   absl::flat_hash_map<uint64_t, Due> due_;
-  absl::flat_hash_map<int64_t, std::shared_ptr<QueueSink>> queues_;
+  std::optional<QueueSinks> queues_;
   std::atomic<bool> ends_ = false;
   std::optional<absl::Status> closed_;  // by a Close, which ended so
   mutable Mutex mutex_;

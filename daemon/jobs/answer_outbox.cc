@@ -1,12 +1,34 @@
 #include "daemon/jobs/answer_outbox.h"
 
 #include "absl/status/status.h"
-#include "runtime/messages/byte_port.h"
 
 namespace terrace {
 namespace {
 
 // A queue's end here. It goes with the mover's knowledge of the queue.
+class OutBytes final : public ByteSink {
+ public:
+  OutBytes(std::shared_ptr<AnswerOutbox> outbox, int64_t id)
+      : outbox_(std::move(outbox)), id_(id) {}
+  ~OutBytes() override { outbox_->Add(QueueGone{id_}); }
+
+  void Publish(std::vector<ReadyGroup>* ready,
+               std::vector<uint64_t>* recalls) override {
+    if (ready->empty() && recalls->empty()) return;
+    BytesNews news;
+    news.queue = id_;
+    news.groups.swap(*ready);
+    news.recalls.swap(*recalls);
+    outbox_->Add(std::move(news));
+  }
+  void Close() override { outbox_->Add(QueueClosed{id_}); }
+
+ private:
+  const std::shared_ptr<AnswerOutbox> outbox_;
+  const int64_t id_;
+};
+
+// The same of one with slots.
 class OutQueue final : public QueueSink {
  public:
   OutQueue(std::shared_ptr<AnswerOutbox> outbox, int64_t id)
@@ -49,8 +71,8 @@ std::shared_ptr<QueueSink> AnswerOutbox::OpenQueue(int64_t id) {
   return std::make_shared<OutQueue>(shared_from_this(), id);
 }
 
-std::shared_ptr<ByteSink> AnswerOutbox::OpenBytes(int64_t /*id*/) {
-  return std::make_shared<BytePort>(pins_);
+std::shared_ptr<ByteSink> AnswerOutbox::OpenBytes(int64_t id) {
+  return std::make_shared<OutBytes>(shared_from_this(), id);
 }
 
 std::vector<JobNewsEntry> AnswerOutbox::Take() {

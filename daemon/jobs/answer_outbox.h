@@ -13,18 +13,15 @@
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/wake_event.h"
 #include "runtime/messages/answer_sinks.h"
-#include "terrace/pin.h"
 
 namespace terrace {
 
 class AnswerOutbox final : public ClientSink,
                            public std::enable_shared_from_this<AnswerOutbox> {
  public:
-  // `news` is set whenever there are some. What is granted to a queue of bytes,
-  // which no process has here, ends at `pins`.
-  AnswerOutbox(std::shared_ptr<const WakeEvent> news,
-               std::shared_ptr<PinOwner> pins)
-      : news_(std::move(news)), pins_(std::move(pins)) {}
+  // `news` is set whenever there are some.
+  explicit AnswerOutbox(std::shared_ptr<const WakeEvent> news)
+      : news_(std::move(news)) {}
 
   void Deliver(uint64_t number, Answer answer) override;
   std::shared_ptr<QueueSink> OpenQueue(int64_t id) override;
@@ -37,7 +34,6 @@ class AnswerOutbox final : public ClientSink,
 
  private:
   const std::shared_ptr<const WakeEvent> news_;
-  const std::shared_ptr<PinOwner> pins_;
   Mutex mutex_;
   std::vector<JobNewsEntry> entries_ ABSL_GUARDED_BY(mutex_);
 };

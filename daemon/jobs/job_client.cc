@@ -17,16 +17,34 @@ constexpr size_t kMostQuestions = 4096;
 constexpr size_t kMostEntries = 4096;
 constexpr absl::Duration kLeastClosePatience = absl::Seconds(1);
 
+// One message could be too long for all that a queue waited for: `news` is left
+// with the last of its groups.
+template <typename News>
+void Split(News& news, std::vector<JobNews>* messages) {
+  if constexpr (requires { news.groups; }) {
+    while (news.groups.size() > kMostEntries) {
+      News first;
+      first.queue = news.queue;
+      const auto middle = news.groups.begin() + kMostEntries;
+      first.groups.assign(std::make_move_iterator(news.groups.begin()),
+                          std::make_move_iterator(middle));
+      news.groups.erase(news.groups.begin(), middle);
+      messages->emplace_back().entries.push_back(std::move(first));
+    }
+  }
+}
+
 }  // namespace
 
-JobClient::JobClient(LocalRuntime& runtime,
+JobClient::JobClient(const JobRuntime& made,
                      std::shared_ptr<AnswerOutbox> outbox,
                      int64_t most_in_flight)
-    : runtime_(runtime),
-      inbox_(runtime.mover().inbox()),
+    : runtime_(*made.runtime),
+      memory_(made.memory),
+      inbox_(runtime_.mover().inbox()),
       outbox_(std::move(outbox)),
-      id_(runtime.mover().ports().Join(outbox_)),
-      intake_(id_, runtime.clock(), inbox_),
+      id_(runtime_.mover().ports().Join(outbox_)),
+      intake_(id_, runtime_.clock(), inbox_),
       most_in_flight_(most_in_flight) {}
 
 absl::Status JobClient::Post(JobRequests requests) {
@@ -58,6 +76,17 @@ absl::Status JobClient::CheckInFlight(bool is_question) const {
 
 template <typename Body>
 absl::Status JobClient::Add(Body request) {
+  if constexpr (requires { request.id; }) return Ask(std::move(request));
+  if constexpr (requires { request.tag; }) {
+    AddGroup(std::move(request));
+  } else if constexpr (!requires { request.id; }) {
+    Pass(std::move(request)).IgnoreError();
+  }
+  return absl::OkStatus();
+}
+
+template <typename Body>
+absl::Status JobClient::Ask(Body request) {
   const uint64_t number = request.id.number;
   const bool is_new =
       number > 0 && asked_.try_emplace(number, AboutOf(request)).second;
@@ -83,7 +112,10 @@ absl::Status JobClient::Add(Body request) {
 
 // The session waits for the pages meanwhile, and this process with it alone.
 absl::Status JobClient::Pass(GrowRequest request) {
-  outbox_->Deliver(request.id.number, runtime_.GrowMemory(request.bytes));
+  outbox_->Deliver(request.id.number,
+                   memory_ == nullptr
+                       ? runtime_.GrowMemory(request.bytes)
+                       : memory_->GrowMemory(runtime_, request.bytes));
   return absl::OkStatus();
 }
 
@@ -103,7 +135,8 @@ absl::Status JobClient::Pass(CloseRequest request) {
   return absl::OkStatus();
 }
 
-absl::Status JobClient::Add(PushRequest request) {
+template <typename Push>
+void JobClient::AddGroup(Push request) {
   const int64_t queue = request.queue;
   const uint64_t tag = request.tag;
   absl::Status wrong = CheckInFlight(/*is_question=*/false);
@@ -113,37 +146,31 @@ absl::Status JobClient::Add(PushRequest request) {
     ++found->second;
     ++in_flight_;
   }
-  if (wrong.ok()) return absl::OkStatus();
-  QueueNews news;
+  if (wrong.ok()) return;
+  std::conditional_t<std::is_same_v<Push, PushRequest>, QueueNews, BytesNews>
+      news;
   news.queue = queue;
   news.groups.resize(1);
   news.groups.front().tag = tag;
   news.groups.front().grants = std::move(wrong);
   outbox_->Add(std::move(news));
   TellMover();
-  return absl::OkStatus();
 }
 
-// These are answered by nothing: what is wrong has gone with what it is about.
-absl::Status JobClient::Add(EndPinRequest request) {
+absl::Status JobClient::Pass(EndPinRequest request) {
   const uint64_t token = request.token;
-  if (intake_.Post(std::move(request)).ok()) pins_.erase(token);
-  return absl::OkStatus();
+  absl::Status posted = intake_.Post(std::move(request));
+  if (posted.ok()) pins_.erase(token);
+  return posted;
 }
 
-absl::Status JobClient::Add(CloseQueueRequest request) {
+absl::Status JobClient::Pass(CloseQueueRequest request) {
   const auto found = queues_.find(request.queue);
   if (found != queues_.end()) {
     in_flight_ -= found->second;
     queues_.erase(found);
   }
-  intake_.Post(std::move(request)).IgnoreError();
-  return absl::OkStatus();
-}
-
-absl::Status JobClient::Add(PrefetchRequest request) {
-  intake_.Post(std::move(request)).IgnoreError();
-  return absl::OkStatus();
+  return intake_.Post(std::move(request));
 }
 
 std::vector<JobNews> JobClient::TakeNews() {
@@ -155,23 +182,10 @@ std::vector<JobNews> JobClient::TakeNews() {
     messages.back().entries.push_back(std::move(entry));
   };
   for (JobNewsEntry& entry : outbox_->Take()) {
-    if (auto* const answer = std::get_if<AnswerNews>(&entry)) {
-      const bool was_closed = is_closed_;
-      Hear(*answer);
-      if (is_closed_ && !was_closed) add(LastStats{LastOfRuntime()});
-    } else if (auto* const news = std::get_if<QueueNews>(&entry)) {
-      Hear(*news);
-      // One message could be too long for all that a queue waited for.
-      while (news->groups.size() > kMostEntries) {
-        QueueNews first;
-        first.queue = news->queue;
-        const auto middle = news->groups.begin() + kMostEntries;
-        first.groups.assign(std::make_move_iterator(news->groups.begin()),
-                            std::make_move_iterator(middle));
-        news->groups.erase(news->groups.begin(), middle);
-        messages.emplace_back().entries.push_back(std::move(first));
-      }
-    }
+    const bool was_closed = is_closed_;
+    std::visit([this](auto& news) { Hear(news); }, entry);
+    if (is_closed_ && !was_closed) add(LastStats{LastOfRuntime()});
+    std::visit([&messages](auto& news) { Split(news, &messages); }, entry);
     add(std::move(entry));
   }
   return messages;
@@ -204,20 +218,30 @@ void JobClient::Learn(const About& about, const Answer& answer) {
     if (opened == nullptr) return;
     intake_.OnOpened(opened->id, opening->slot_bytes, opening->slots);
     queues_.try_emplace(opened->id, 0);
+  } else if (std::holds_alternative<OpeningBytes>(about)) {
+    const auto* const opened = std::get_if<OpenedQueue>(&answer);
+    if (opened == nullptr) return;
+    intake_.OnOpenedBytes(opened->id);
+    queues_.try_emplace(opened->id, 0);
   }
 }
 
 void JobClient::Hear(QueueNews& news) {
-  const auto found = queues_.find(news.queue);
+  HearGroups(news.queue, news.groups);
+  news.processed = posted_.ProcessCount(news.processed);
+}
+
+void JobClient::HearGroups(int64_t queue,
+                           const std::vector<ReadyGroup>& groups) {
+  const auto found = queues_.find(queue);
   if (found != queues_.end()) {
     // Those that were refused before the queue was known were never counted.
-    const int64_t groups =
-        std::min(static_cast<int64_t>(news.groups.size()), found->second);
-    in_flight_ -= groups;
-    found->second -= groups;
+    const int64_t answered =
+        std::min(static_cast<int64_t>(groups.size()), found->second);
+    in_flight_ -= answered;
+    found->second -= answered;
   }
-  news.processed = posted_.ProcessCount(news.processed);
-  for (const ReadyGroup& group : news.groups) {
+  for (const ReadyGroup& group : groups) {
     if (!group.grants.ok()) continue;
     for (const Grant& each : *group.grants) pins_.insert(each.token);
   }
@@ -239,14 +263,13 @@ bool JobClient::End() {
   // Once the mover has heard of that, no more is granted.
   runtime_.GetStats();
   for (JobNewsEntry& entry : outbox_->Take()) {
-    if (auto* const news = std::get_if<QueueNews>(&entry)) {
-      Hear(*news);
-      continue;
-    }
-    if (auto* const answer = std::get_if<AnswerNews>(&entry)) Hear(*answer);
-    outbox_->Add(std::move(entry));
+    std::visit([this](auto& news) { Hear(news); }, entry);
+    const bool is_of_groups = std::holds_alternative<QueueNews>(entry) ||
+                              std::holds_alternative<BytesNews>(entry);
+    if (!is_of_groups) outbox_->Add(std::move(entry));
   }
   held_pins_ |= !pins_.empty();
+  if (held_pins_ && memory_ != nullptr) memory_->KeepSpill();
   for (const uint64_t token : std::exchange(pins_, {})) {
     inbox_->EndPin(token, PinEnd::kDiscard);
   }

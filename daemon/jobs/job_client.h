@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "daemon/jobs/answer_outbox.h"
+#include "daemon/jobs/job_runtime.h"
 #include "daemon/jobs/posted_counts.h"
 #include "daemon/wire/job_messages.h"
 #include "runtime/local_runtime.h"
@@ -25,9 +26,9 @@ namespace terrace {
 
 class JobClient {
  public:
-  // `runtime` outlives the client. `most_in_flight`: requests that are not
+  // `made` outlives the client. `most_in_flight`: requests that are not
   // answered.
-  JobClient(LocalRuntime& runtime, std::shared_ptr<AnswerOutbox> outbox,
+  JobClient(const JobRuntime& made, std::shared_ptr<AnswerOutbox> outbox,
             int64_t most_in_flight);
   ClientId id() const { return id_; }
 
@@ -50,9 +51,10 @@ class JobClient {
     int64_t slot_bytes = 0;
     int slots = 0;
   };
+  struct OpeningBytes {};
   struct Ending {};
   using About = std::variant<std::monostate, std::vector<TensorSpec>, TensorId,
-                             Opening, Ending>;
+                             Opening, OpeningBytes, Ending>;
 
   static About AboutOf(const RegisterRequest& request) { return request.specs; }
   static About AboutOf(const UnregisterRequest& request) {
@@ -61,34 +63,46 @@ class JobClient {
   static About AboutOf(const OpenRequest& request) {
     return Opening{request.slot_bytes, request.slots};
   }
+  static About AboutOf(const OpenBytesRequest& /*request*/) {
+    return OpeningBytes();
+  }
   static About AboutOf(const CloseRequest& /*request*/) { return Ending(); }
   template <typename Body>
   static About AboutOf(const Body& /*request*/) {
     return std::monostate();
   }
 
+  // What is a question is answered by its number, a group at its queue, and
+  // what tells by nothing: what is wrong there has gone with what it is about.
   template <typename Body>
   absl::Status Add(Body request);
+  template <typename Body>
+  absl::Status Ask(Body request);
+  template <typename Push>
+  void AddGroup(Push request);
   template <typename Body>
   absl::Status Pass(Body request) {
     return intake_.Post(std::move(request));
   }
   absl::Status Pass(GrowRequest request);
   absl::Status Pass(CloseRequest request);
-  absl::Status Add(PushRequest request);
-  absl::Status Add(EndPinRequest request);
-  absl::Status Add(CloseQueueRequest request);
-  absl::Status Add(PrefetchRequest request);
+  absl::Status Pass(EndPinRequest request);
+  absl::Status Pass(CloseQueueRequest request);
   // `is_question`: its asker waits for it; such are few.
   absl::Status CheckInFlight(bool is_question) const;
   // As the mover has not heard of the one that was refused.
   void TellMover();
   void Hear(AnswerNews& news);
   void Hear(QueueNews& news);
+  void Hear(BytesNews& news) { HearGroups(news.queue, news.groups); }
+  template <typename News>
+  void Hear(News& /*news*/) {}  // of a queue's end: it tells the process
+  void HearGroups(int64_t queue, const std::vector<ReadyGroup>& groups);
   void Learn(const About& about, const Answer& answer);
   Stats LastOfRuntime() const;
 
   LocalRuntime& runtime_;
+  const std::shared_ptr<JobMemory> memory_;
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<AnswerOutbox> outbox_;
   const ClientId id_;

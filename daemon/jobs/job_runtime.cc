@@ -31,31 +31,38 @@ class JobCharge final : public Charge {
 
 int64_t MemoryBytesOf(const Hello& hello) {
   constexpr int64_t kMost = INT64_MAX / 4;
-  const int64_t memory = std::min(hello.memory_bytes, kMost);
-  const int64_t growth = std::min(hello.growth_bytes, kMost);
-  return RoundUp(memory, kBlockBytes) + RoundUp(growth, kBlockBytes);
+  return RoundUp(std::min(hello.memory_bytes, kMost), kBlockBytes);
 }
 
-absl::StatusOr<std::unique_ptr<LocalRuntime>> MakeJobRuntime(
-    const JobTiers& tiers, const JobName& job, const Hello& hello) {
+absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
+                                          const JobName& job,
+                                          const Hello& hello) {
   Options options;
   options.tiers.push_back(tiers.memory);
   options.tiers.front().budget_bytes = hello.memory_bytes;
   options.tiers.insert(options.tiers.end(), tiers.below.begin(),
                        tiers.below.end());
-  options.host_growth_bytes = hello.growth_bytes;
+  // Addresses, beyond which no quota lets it grow.
+  const int64_t most_bytes = tiers.memory.budget_bytes;
+  options.host_growth_bytes = std::min(hello.growth_bytes, most_bytes);
   options.eviction = hello.eviction;
   options.prefetch = hello.prefetch;
   options.thread_pool = tiers.pool;
   TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts,
-                           PartsOf(options, /*shares_memory=*/true));
+                           PartsOf(options, most_bytes));
   for (size_t i = 0; i < parts.paths.size(); ++i) {
     parts.paths[i].file =
         MakeChargedDiskFile(std::move(parts.paths[i].file),
                             std::make_unique<JobCharge>(
                                 *tiers.ledger, job, TierName(tiers.below[i])));
   }
-  return LocalRuntime::Start(std::move(parts));
+  JobRuntime made;
+  made.memory = std::make_shared<JobMemory>(
+      *parts.arena,
+      std::make_unique<JobCharge>(*tiers.ledger, job, TierName(tiers.memory)));
+  parts.spill = made.memory;
+  TERRACE_ASSIGN_OR_RETURN(made.runtime, LocalRuntime::Start(std::move(parts)));
+  return made;
 }
 
 }  // namespace terrace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "daemon/jobs/job_memory.h"
 #include "daemon/jobs/tier_ledger.h"
 #include "daemon/wire/job_messages.h"
 #include "runtime/local_runtime.h"
@@ -22,12 +23,17 @@ struct JobTiers {
   TierLedger* ledger = nullptr;
 };
 
-// What such a process takes of the memory: whole pages, and what it may grow by
-// too, as nobody could keep it from that.
+// What such a process takes of the memory at its start: whole pages.
 int64_t MemoryBytesOf(const Hello& hello);
 
-// Its memory is charged already. Errors are Runtime::Create's.
-absl::StatusOr<std::unique_ptr<LocalRuntime>> MakeJobRuntime(
-    const JobTiers& tiers, const JobName& job, const Hello& hello);
+struct JobRuntime {
+  std::shared_ptr<JobMemory> memory;  // null: nobody counts what it takes
+  std::unique_ptr<LocalRuntime> runtime;
+};
+
+// The memory of its start is charged already. Errors are Runtime::Create's.
+absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
+                                          const JobName& job,
+                                          const Hello& hello);
 
 }  // namespace terrace

@@ -51,12 +51,18 @@ void JobSession::End() {
 void JobSession::Run() { parts_.on_end(Serve()); }
 
 JobSession::Ended JobSession::Serve() {
-  absl::StatusOr<std::unique_ptr<LocalRuntime>> made = parts_.make_runtime();
+  absl::StatusOr<JobRuntime> made = parts_.make_runtime();
   if (!made.ok()) return {.how = Refuse(made.status())};
-  LocalRuntime& runtime = **made;
-  const auto outbox =
-      std::make_shared<AnswerOutbox>(event_, runtime.mover().inbox());
-  JobClient client(runtime, outbox, parts_.most_in_flight);
+  const std::shared_ptr<JobMemory> memory = made->memory;
+  Ended end = Serve(*std::move(made));
+  if (memory != nullptr) end.charged_bytes = memory->charged_bytes();
+  return end;
+}
+
+JobSession::Ended JobSession::Serve(JobRuntime made) {
+  LocalRuntime& runtime = *made.runtime;
+  JobClient client(made, std::make_shared<AnswerOutbox>(event_),
+                   parts_.most_in_flight);
   Ended end;
   end.how = Greet(runtime, client);
   MessageChannel& channel =

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/jobs/job_client.h"
+#include "daemon/jobs/job_runtime.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/message_channel.h"
 #include "daemon/wire/packet_socket.h"
@@ -37,12 +38,13 @@ class JobSession {
     bool process_has_memory = false;
     bool transfers_have_memory = false;
     OwnDescriptor memory;  // of the process's, to be emptied once it has gone
+    int64_t charged_bytes = 0;  // for its memory, beside the Hello's
   };
   struct Parts {
     PacketSocket socket;
     Peer peer;
     uint64_t sequence = 0;  // of the Hello
-    std::function<absl::StatusOr<std::unique_ptr<LocalRuntime>>()> make_runtime;
+    std::function<absl::StatusOr<JobRuntime>()> make_runtime;
     int64_t most_in_flight = INT64_MAX;
     std::function<void(Ended how)> on_end;
   };
@@ -62,6 +64,7 @@ class JobSession {
 
   void Run();
   Ended Serve();
+  Ended Serve(JobRuntime made);
   absl::Status Refuse(const absl::Status& why);
   absl::Status Greet(LocalRuntime& runtime, const JobClient& client);
   void Await(const MessageChannel& channel, bool listens) const;

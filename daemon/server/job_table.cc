@@ -181,6 +181,7 @@ std::vector<JobTable::Ended> JobTable::Reap() {
     if (found == sessions_.end()) continue;
     Entry entry = std::move(found->second);
     sessions_.erase(found);
+    entry.use.memory_bytes += end.charged_bytes;
     const bool is_held =
         end.process_has_memory && end.memory.ok() && entry.process.ok();
     if (end.transfers_have_memory) {

@@ -39,7 +39,9 @@ struct Welcome {
 
 using JobRequest =
     std::variant<RegisterRequest, UnregisterRequest, OpenRequest,
-                 CloseQueueRequest, PushRequest, EndPinRequest, StepRequest,
+                 OpenBytesRequest, CloseQueueRequest, PushRequest,
+                 PushBytesRequest, WaitingRequest, HoldAtMostRequest,
+                 KeepRequest, TouchRequest, EndPinRequest, StepRequest,
                  PrefetchRequest, StatsRequest, GrowRequest, CloseRequest>;
 
 // What a message has of them at most.
@@ -66,6 +68,12 @@ struct QueueNews {
   uint64_t processed = 0;
   absl::Status blocked_also;
 };
+// As ByteSink::Publish has it, of a queue of bytes of the client's.
+struct BytesNews {
+  int64_t queue = -1;
+  std::vector<ReadyGroup> groups;
+  std::vector<uint64_t> recalls;
+};
 // The runtime is closed: nothing more is taken at that queue.
 struct QueueClosed {
   int64_t queue = -1;
@@ -79,8 +87,8 @@ struct LastStats {
   Stats stats;
 };
 
-using JobNewsEntry =
-    std::variant<AnswerNews, QueueNews, QueueClosed, QueueGone, LastStats>;
+using JobNewsEntry = std::variant<AnswerNews, QueueNews, BytesNews, QueueClosed,
+                                  QueueGone, LastStats>;
 
 struct JobNews {
   std::vector<JobNewsEntry> entries;

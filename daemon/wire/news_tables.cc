@@ -65,17 +65,29 @@ flatbuffers::Offset<flat::Group> Write(FlatBuilder& builder,
   } else {
     failure = WriteOutcome(builder, group.grants.status());
   }
+  flatbuffers::Offset<flatbuffers::Vector<uint64_t>> recalls;
+  if (!group.recalls.empty()) recalls = builder.CreateVector(group.recalls);
   return flat::CreateGroup(builder, group.tag, grants, failure,
-                           static_cast<uint8_t>(group.cause), group.ahead);
+                           static_cast<uint8_t>(group.cause), group.ahead,
+                           group.beyond_bytes, recalls);
+}
+
+auto WriteGroups(FlatBuilder& builder, const std::vector<ReadyGroup>& all) {
+  std::vector<flatbuffers::Offset<flat::Group>> groups;
+  groups.reserve(all.size());
+  for (const ReadyGroup& each : all) groups.push_back(Write(builder, each));
+  return builder.CreateVector(groups);
+}
+
+WrittenNews Write(FlatBuilder& builder, const BytesNews& news) {
+  const auto groups = WriteGroups(builder, news.groups);
+  const auto recalls = builder.CreateVector(news.recalls);
+  return {flat::News::BytesNews,
+          flat::CreateBytesNews(builder, news.queue, groups, recalls).Union()};
 }
 
 WrittenNews Write(FlatBuilder& builder, const QueueNews& news) {
-  std::vector<flatbuffers::Offset<flat::Group>> groups;
-  groups.reserve(news.groups.size());
-  for (const ReadyGroup& each : news.groups) {
-    groups.push_back(Write(builder, each));
-  }
-  const auto list = builder.CreateVector(groups);
+  const auto list = WriteGroups(builder, news.groups);
   const auto also = WriteOutcome(builder, news.blocked_also);
   return {flat::News::QueueNews,
           flat::CreateQueueNews(builder, news.queue, list,
@@ -148,6 +160,11 @@ absl::StatusOr<ReadyGroup> Read(const flat::Group& table, FlatReader& reader) {
   ReadyGroup group;
   group.tag = table.tag();
   group.ahead = table.ahead();
+  group.beyond_bytes = table.beyond_bytes();
+  if (table.recalls() != nullptr) {
+    TERRACE_RETURN_IF_ERROR(
+        reader.Numbers(table.recalls(), "recalls", &group.recalls));
+  }
   TERRACE_ASSIGN_OR_RETURN(
       group.cause, EnumOf(table.cause(), WaitCause::kSpace, "wait's cause"));
   if (table.failure() != nullptr) {
@@ -170,18 +187,33 @@ absl::StatusOr<ReadyGroup> Read(const flat::Group& table, FlatReader& reader) {
   return group;
 }
 
+absl::Status ReadGroups(const FlatTables<flat::Group>* tables,
+                        FlatReader& reader, std::vector<ReadyGroup>* groups) {
+  return reader.Tables(
+      tables, "groups",
+      [&reader](const flat::Group& each) { return Read(each, reader); },
+      groups);
+}
+
 absl::StatusOr<JobNewsEntry> Read(const flat::QueueNews& table,
                                   FlatReader& reader) {
   QueueNews news;
   news.queue = table.queue();
   news.blocked_by_own_pins = table.blocked_by_own_pins();
   news.processed = table.processed();
-  TERRACE_RETURN_IF_ERROR(reader.Tables(
-      table.groups(), "groups",
-      [&reader](const flat::Group& each) { return Read(each, reader); },
-      &news.groups));
+  TERRACE_RETURN_IF_ERROR(ReadGroups(table.groups(), reader, &news.groups));
   TERRACE_RETURN_IF_ERROR(ReadOutcome(table.blocked_also(), reader,
                                       "queue's block", &news.blocked_also));
+  return news;
+}
+
+absl::StatusOr<JobNewsEntry> Read(const flat::BytesNews& table,
+                                  FlatReader& reader) {
+  BytesNews news;
+  news.queue = table.queue();
+  TERRACE_RETURN_IF_ERROR(ReadGroups(table.groups(), reader, &news.groups));
+  TERRACE_RETURN_IF_ERROR(
+      reader.Numbers(table.recalls(), "recalls", &news.recalls));
   return news;
 }
 
@@ -204,6 +236,8 @@ absl::StatusOr<JobNewsEntry> Read(const flat::NewsEntry& entry,
       return QueueClosed{entry.news_as_QueueClosed()->queue()};
     case flat::News::QueueGone:
       return QueueGone{entry.news_as_QueueGone()->queue()};
+    case flat::News::BytesNews:
+      return Read(*entry.news_as_BytesNews(), reader);
     case flat::News::LastStats:
       return Read(*entry.news_as_LastStats(), reader);
     case flat::News::NONE:

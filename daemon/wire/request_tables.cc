@@ -44,22 +44,76 @@ WrittenRequest Write(FlatBuilder& builder, const OpenRequest& request) {
               .Union()};
 }
 
+WrittenRequest Write(FlatBuilder& builder, const OpenBytesRequest& request) {
+  const auto tier = builder.CreateString(request.tier);
+  return {flat::Request::OpenBytes,
+          flat::CreateOpenBytes(builder, request.id.number,
+                                request.window_bytes, tier)
+              .Union()};
+}
+
 WrittenRequest Write(FlatBuilder& builder, const CloseQueueRequest& request) {
   return {flat::Request::CloseQueue,
           flat::CreateCloseQueue(builder, request.queue).Union()};
 }
 
-WrittenRequest Write(FlatBuilder& builder, const PushRequest& request) {
+auto WriteWants(FlatBuilder& builder, const std::vector<Want>& all) {
   std::vector<flat::Want> wants;
-  wants.reserve(request.wants.size());
-  for (const Want& each : request.wants) {
+  wants.reserve(all.size());
+  for (const Want& each : all) {
     wants.emplace_back(each.tensor.value, static_cast<uint8_t>(each.access));
   }
-  const auto list = builder.CreateVectorOfStructs(wants);
+  return builder.CreateVectorOfStructs(wants);
+}
+
+auto WriteIds(FlatBuilder& builder, const std::vector<TensorId>& tensors) {
+  std::vector<int64_t> ids;
+  ids.reserve(tensors.size());
+  for (const TensorId each : tensors) ids.push_back(each.value);
+  return builder.CreateVector(ids);
+}
+
+WrittenRequest Write(FlatBuilder& builder, const PushRequest& request) {
+  const auto list = WriteWants(builder, request.wants);
   return {flat::Request::Push,
           flat::CreatePush(builder, request.queue, list, request.tag,
                            NanosOf(request.deadline))
               .Union()};
+}
+
+WrittenRequest Write(FlatBuilder& builder, const PushBytesRequest& request) {
+  const auto wants = WriteWants(builder, request.wants);
+  const auto in_use = builder.CreateVector(request.in_use);
+  return {
+      flat::Request::PushBytes,
+      flat::CreatePushBytes(builder, request.queue, wants, in_use, request.lane,
+                            request.tag, NanosOf(request.deadline))
+          .Union()};
+}
+
+WrittenRequest Write(FlatBuilder& builder, const WaitingRequest& request) {
+  const auto in_use = builder.CreateVector(request.in_use);
+  return {flat::Request::Waiting,
+          flat::CreateWaiting(builder, request.queue, in_use, request.begins)
+              .Union()};
+}
+
+WrittenRequest Write(FlatBuilder& builder, const HoldAtMostRequest& request) {
+  return {
+      flat::Request::HoldAtMost,
+      flat::CreateHoldAtMost(builder, request.queue, request.bytes).Union()};
+}
+
+WrittenRequest Write(FlatBuilder& builder, const KeepRequest& request) {
+  return {flat::Request::Keep,
+          flat::CreateKeep(builder, request.token).Union()};
+}
+
+WrittenRequest Write(FlatBuilder& builder, const TouchRequest& request) {
+  const auto tensors = WriteIds(builder, request.tensors);
+  return {
+      flat::Request::Touch,
+      flat::CreateTouch(builder, request.queue, tensors, request.lane).Union()};
 }
 
 WrittenRequest Write(FlatBuilder& builder, const EndPinRequest& request) {
@@ -78,10 +132,7 @@ WrittenRequest Write(FlatBuilder& builder, const StepRequest& request) {
 }
 
 WrittenRequest Write(FlatBuilder& builder, const PrefetchRequest& request) {
-  std::vector<int64_t> tensors;
-  tensors.reserve(request.tensors.size());
-  for (const TensorId each : request.tensors) tensors.push_back(each.value);
-  const auto list = builder.CreateVector(tensors);
+  const auto list = WriteIds(builder, request.tensors);
   return {flat::Request::Prefetch, flat::CreatePrefetch(builder, list).Union()};
 }
 
@@ -140,23 +191,87 @@ absl::StatusOr<JobRequest> Read(const flat::OpenQueue& table,
   return request;
 }
 
+absl::StatusOr<JobRequest> Read(const flat::OpenBytes& table,
+                                FlatReader& reader) {
+  OpenBytesRequest request;
+  request.id = Numbered(table.number());
+  request.window_bytes = table.window_bytes();
+  TERRACE_ASSIGN_OR_RETURN(request.tier, reader.TextOrNone(table.tier()));
+  return request;
+}
+
 absl::StatusOr<JobRequest> Read(const flat::CloseQueue& table,
                                 FlatReader& /*reader*/) {
   return CloseQueueRequest{table.queue()};
 }
 
-absl::StatusOr<JobRequest> Read(const flat::Push& table, FlatReader& reader) {
-  PushRequest request;
-  request.queue = table.queue();
-  request.tag = table.tag();
-  request.deadline = TimeOf(table.deadline());
-  TERRACE_RETURN_IF_ERROR(reader.Structs(
+// Of either kind of Push.
+template <typename Table, typename Push>
+absl::Status ReadGroup(const Table& table, FlatReader& reader, Push* request) {
+  request->queue = table.queue();
+  request->tag = table.tag();
+  request->deadline = TimeOf(table.deadline());
+  return reader.Structs(
       table.wants(), "group",
       [](const flat::Want& each) {
         return Want{TensorId{each.tensor()},
                     static_cast<Access>(each.access())};
       },
-      &request.wants));
+      &request->wants);
+}
+
+absl::Status ReadIds(const flatbuffers::Vector<int64_t>* list,
+                     FlatReader& reader, absl::string_view field,
+                     std::vector<TensorId>* tensors) {
+  std::vector<int64_t> ids;
+  TERRACE_RETURN_IF_ERROR(reader.Numbers(list, field, &ids));
+  tensors->reserve(ids.size());
+  for (const int64_t id : ids) tensors->push_back(TensorId{id});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<JobRequest> Read(const flat::Push& table, FlatReader& reader) {
+  PushRequest request;
+  TERRACE_RETURN_IF_ERROR(ReadGroup(table, reader, &request));
+  return request;
+}
+
+absl::StatusOr<JobRequest> Read(const flat::PushBytes& table,
+                                FlatReader& reader) {
+  PushBytesRequest request;
+  TERRACE_RETURN_IF_ERROR(ReadGroup(table, reader, &request));
+  TERRACE_RETURN_IF_ERROR(
+      reader.Numbers(table.in_use(), "pins in use", &request.in_use));
+  request.lane = table.lane();
+  return request;
+}
+
+absl::StatusOr<JobRequest> Read(const flat::Waiting& table,
+                                FlatReader& reader) {
+  WaitingRequest request;
+  request.queue = table.queue();
+  TERRACE_RETURN_IF_ERROR(
+      reader.Numbers(table.in_use(), "pins in use", &request.in_use));
+  request.begins = table.begins();
+  return request;
+}
+
+absl::StatusOr<JobRequest> Read(const flat::HoldAtMost& table,
+                                FlatReader& /*reader*/) {
+  return HoldAtMostRequest{table.queue(), table.bytes()};
+}
+
+absl::StatusOr<JobRequest> Read(const flat::Keep& table,
+                                FlatReader& /*reader*/) {
+  return KeepRequest{table.token()};
+}
+
+absl::StatusOr<JobRequest> Read(const flat::Touch& table, FlatReader& reader) {
+  TouchRequest request;
+  request.queue = table.queue();
+  TERRACE_RETURN_IF_ERROR(
+      ReadIds(table.tensors(), reader, "uses", &request.tensors));
+  request.lane = table.lane();
   return request;
 }
 
@@ -174,11 +289,9 @@ absl::StatusOr<JobRequest> Read(const flat::Step& table,
 
 absl::StatusOr<JobRequest> Read(const flat::Prefetch& table,
                                 FlatReader& reader) {
-  std::vector<int64_t> ids;
-  TERRACE_RETURN_IF_ERROR(reader.Numbers(table.tensors(), "hint", &ids));
   PrefetchRequest request;
-  request.tensors.reserve(ids.size());
-  for (const int64_t id : ids) request.tensors.push_back(TensorId{id});
+  TERRACE_RETURN_IF_ERROR(
+      ReadIds(table.tensors(), reader, "hint", &request.tensors));
   return request;
 }
 
@@ -225,6 +338,18 @@ absl::StatusOr<JobRequest> Read(const flat::RequestEntry& entry,
       return Read(*entry.request_as_Grow(), reader);
     case flat::Request::Close:
       return Read(*entry.request_as_Close(), reader);
+    case flat::Request::OpenBytes:
+      return Read(*entry.request_as_OpenBytes(), reader);
+    case flat::Request::PushBytes:
+      return Read(*entry.request_as_PushBytes(), reader);
+    case flat::Request::Waiting:
+      return Read(*entry.request_as_Waiting(), reader);
+    case flat::Request::HoldAtMost:
+      return Read(*entry.request_as_HoldAtMost(), reader);
+    case flat::Request::Keep:
+      return Read(*entry.request_as_Keep(), reader);
+    case flat::Request::Touch:
+      return Read(*entry.request_as_Touch(), reader);
     case flat::Request::NONE:
       break;
   }

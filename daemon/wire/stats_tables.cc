@@ -52,6 +52,22 @@ flatbuffers::Offset<flat::Host> Write(FlatBuilder& builder,
                           host.quarantined_bytes, host.leaked_bytes);
 }
 
+flatbuffers::Offset<flat::ByteQueues> Write(FlatBuilder& builder,
+                                            const ByteQueueStats& bytes) {
+  return flat::CreateByteQueues(builder, bytes.promised_bytes, bytes.recalls,
+                                bytes.keeps, bytes.groups_beyond,
+                                bytes.beyond_bytes, bytes.beyond_peak_bytes);
+}
+
+ByteQueueStats Read(const flat::ByteQueues& table) {
+  return {.promised_bytes = table.promised_bytes(),
+          .recalls = table.recalls(),
+          .keeps = table.keeps(),
+          .groups_beyond = table.groups_beyond(),
+          .beyond_bytes = table.beyond_bytes(),
+          .beyond_peak_bytes = table.beyond_peak_bytes()};
+}
+
 TierTraffic Read(const flat::Traffic& table) {
   return {.bytes_read = table.bytes_read(),
           .bytes_written = table.bytes_written(),
@@ -147,11 +163,13 @@ flatbuffers::Offset<flat::Stats> WriteStats(FlatBuilder& builder,
   const auto reason = builder.CreateString(stats.engine_reason);
   const auto profile = builder.CreateString(stats.machine_profile);
   const auto error = WriteOutcome(builder, stats.first_error);
-  return flat::CreateStats(
-      builder, tier_list, link_list, host, engine, reason, profile,
-      stats.window_bytes, stats.resident_bytes, stats.requests,
-      stats.demand_reads, stats.prefetch_reads, stats.prefetch_hits, stats.hits,
-      stats.evictions, stats.late_completions, stats.paced_completions, error);
+  const auto bytes = Write(builder, stats.bytes);
+  return flat::CreateStats(builder, tier_list, link_list, host, engine, reason,
+                           profile, stats.window_bytes, stats.resident_bytes,
+                           stats.requests, stats.demand_reads,
+                           stats.prefetch_reads, stats.prefetch_hits,
+                           stats.hits, stats.evictions, stats.late_completions,
+                           stats.paced_completions, error, bytes);
 }
 
 absl::StatusOr<Stats> ReadStats(const flat::Stats& table, FlatReader& reader) {
@@ -163,6 +181,10 @@ absl::StatusOr<Stats> ReadStats(const flat::Stats& table, FlatReader& reader) {
       reader.Tables(table.links(), "links", read, &stats.links));
   if (table.host() == nullptr) return WrongMessage("has no host");
   stats.host = Read(*table.host());
+  if (table.bytes() == nullptr) {
+    return WrongMessage("has nothing of queues of bytes");
+  }
+  stats.bytes = Read(*table.bytes());
   TERRACE_ASSIGN_OR_RETURN(stats.engine, reader.TextOrNone(table.engine()));
   TERRACE_ASSIGN_OR_RETURN(stats.engine_reason,
                            reader.TextOrNone(table.engine_reason()));

@@ -41,6 +41,10 @@ class AskingRuntime : public Base {
       absl::string_view tier) final {
     return client().OpenQueue(slot_bytes, slots, deadline, tier);
   }
+  absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(
+      int64_t window_bytes, absl::string_view tier) final {
+    return client().OpenBytes(window_bytes, tier);
+  }
   absl::StatusOr<Pin> Acquire(TensorId tensor, Access access,
                               Time deadline) final {
     return client().Acquire(tensor, access, deadline);

@@ -79,9 +79,8 @@ std::shared_ptr<Reaper> BeginSession(PacketListener& listener,
       .socket = std::move(socket),
       .peer = peer,
       .sequence = hello.sequence,
-      .make_runtime =
-          [holder]() -> absl::StatusOr<std::unique_ptr<LocalRuntime>> {
-        return std::move(*holder);
+      .make_runtime = [holder]() -> absl::StatusOr<JobRuntime> {
+        return JobRuntime{.runtime = std::move(*holder)};
       },
       .on_end =
           [told = reaper.get()](JobSession::Ended end) {

@@ -13,6 +13,15 @@
 
 namespace terrace {
 
+// A process that a test forks has threads of its own, which the thread
+// sanitiser does not let it have.
+inline constexpr bool kChildrenHaveThreads =
+#if defined(__SANITIZE_THREAD__)
+    false;
+#else
+    true;
+#endif
+
 inline absl::StatusOr<std::unique_ptr<Runtime>> ConnectAs(
     const RunningDaemon& daemon, int64_t memory_bytes,
     const std::string& job = "", int64_t growth_bytes = 0) {

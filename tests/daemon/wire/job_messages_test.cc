@@ -60,7 +60,18 @@ JobRequests SomeRequests() {
       PrefetchRequest{{TensorId{1}, TensorId{2}}},
       StatsRequest{{.number = 5}},
       GrowRequest{{.number = 6}, 1 << 20},
-      CloseRequest{{.number = 7}, absl::InfinitePast(), true}};
+      CloseRequest{{.number = 7}, absl::InfinitePast(), true},
+      OpenBytesRequest{{.number = 8}, 1 << 20, "dram"},
+      PushBytesRequest{.queue = 10,
+                       .wants = {{TensorId{7}, Access::kOverwrite}},
+                       .in_use = {3, ~uint64_t{0}},
+                       .lane = 2,
+                       .tag = 45,
+                       .deadline = absl::InfiniteFuture()},
+      WaitingRequest{10, {3}, true},
+      HoldAtMostRequest{10, 4096},
+      KeepRequest{8},
+      TouchRequest{10, {TensorId{7}, TensorId{8}}, 1}};
   return all;
 }
 
@@ -79,6 +90,7 @@ JobNews SomeNews() {
   tier.disk.jobs_elsewhere = {"one", "two"};
   stats.links.push_back({.from = "dram", .to = "nvme:/a", .bytes = 8});
   stats.host.huge_page_share = 0.25;
+  stats.bytes = {1, 2, 3, 4, 5, 6};
   QueueNews ready;
   ready.queue = 9;
   ready.groups.resize(2);
@@ -89,6 +101,15 @@ JobNews SomeNews() {
   ready.blocked_by_own_pins = true;
   ready.processed = 11;
   ready.blocked_also = absl::AbortedError("also");
+  BytesNews bytes;
+  bytes.queue = 10;
+  bytes.groups.resize(2);
+  bytes.groups[0].tag = 45;
+  bytes.groups[0].grants = Grants{{2, TensorId{7}, 1 << 30, 100}};
+  bytes.groups[0].beyond_bytes = 8192;
+  bytes.groups[0].recalls = {3, 4};
+  bytes.groups[1].grants = absl::DataLossError("gone");
+  bytes.recalls = {5};
   JobNews news;
   news.entries = {AnswerNews{1, std::vector<TensorId>{{4}, {5}}},
                   AnswerNews{2, absl::OkStatus()},
@@ -97,7 +118,8 @@ JobNews SomeNews() {
                   std::move(ready),
                   QueueClosed{9},
                   QueueGone{10},
-                  LastStats{stats}};
+                  LastStats{stats},
+                  std::move(bytes)};
   return news;
 }
 
@@ -106,7 +128,7 @@ TEST(JobMessagesTest, RequestsComeBackAsTheyWere) {
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   const auto& all = std::get<JobRequests>(decoded->body);
   EXPECT_EQ(all.posted, 12u);
-  ASSERT_EQ(all.requests.size(), 11u);
+  ASSERT_EQ(all.requests.size(), 17u);
   const auto& registered = std::get<RegisterRequest>(all.requests[0]);
   EXPECT_EQ(registered.id.number, 1u);
   ASSERT_EQ(registered.specs.size(), 2u);
@@ -140,11 +162,39 @@ TEST(JobMessagesTest, RequestsComeBackAsTheyWere) {
   EXPECT_TRUE(std::get<CloseRequest>(all.requests[10]).force);
 }
 
+TEST(JobMessagesTest, RequestsOfBytesComeBackAsTheyWere) {
+  const auto decoded = Decode(BytesOf(SomeRequests()));
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  const auto& all = std::get<JobRequests>(decoded->body);
+  ASSERT_EQ(all.requests.size(), 17u);
+  const auto& bytes = std::get<OpenBytesRequest>(all.requests[11]);
+  EXPECT_EQ(bytes.id.number, 8u);
+  EXPECT_EQ(bytes.window_bytes, 1 << 20);
+  EXPECT_EQ(bytes.tier, "dram");
+  const auto& asked = std::get<PushBytesRequest>(all.requests[12]);
+  EXPECT_EQ(asked.queue, 10);
+  EXPECT_EQ(asked.wants.at(0).access, Access::kOverwrite);
+  EXPECT_EQ(asked.in_use, (std::vector<uint64_t>{3, ~uint64_t{0}}));
+  EXPECT_EQ(asked.lane, 2);
+  EXPECT_EQ(asked.tag, 45u);
+  EXPECT_EQ(asked.deadline, absl::InfiniteFuture());
+  const auto& waiting = std::get<WaitingRequest>(all.requests[13]);
+  EXPECT_EQ(waiting.queue, 10);
+  EXPECT_EQ(waiting.in_use, std::vector<uint64_t>{3});
+  EXPECT_TRUE(waiting.begins);
+  EXPECT_EQ(std::get<HoldAtMostRequest>(all.requests[14]).bytes, 4096);
+  EXPECT_EQ(std::get<KeepRequest>(all.requests[15]).token, 8u);
+  const auto& touched = std::get<TouchRequest>(all.requests[16]);
+  EXPECT_EQ(touched.queue, 10);
+  EXPECT_EQ(touched.tensors, (std::vector<TensorId>{{7}, {8}}));
+  EXPECT_EQ(touched.lane, 1);
+}
+
 TEST(JobMessagesTest, NewsComeBackAsTheyWere) {
   const auto decoded = Decode(BytesOf(SomeNews()));
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   const auto& all = std::get<JobNews>(decoded->body).entries;
-  ASSERT_EQ(all.size(), 8u);
+  ASSERT_EQ(all.size(), 9u);
   EXPECT_EQ(
       std::get<std::vector<TensorId>>(std::get<AnswerNews>(all[0]).answer),
       (std::vector<TensorId>{{4}, {5}}));
@@ -166,6 +216,8 @@ TEST(JobMessagesTest, NewsComeBackAsTheyWere) {
     EXPECT_EQ(tier.disk.jobs_elsewhere.at(1), "two");
     EXPECT_EQ(stats.links.at(0).bytes, 8);
     EXPECT_EQ(stats.host.huge_page_share, 0.25);
+    EXPECT_EQ(stats.bytes.promised_bytes, 1);
+    EXPECT_EQ(stats.bytes.beyond_peak_bytes, 6);
   }
   const auto& ready = std::get<QueueNews>(all[4]);
   ASSERT_EQ(ready.groups.size(), 2u);
@@ -177,6 +229,14 @@ TEST(JobMessagesTest, NewsComeBackAsTheyWere) {
   EXPECT_EQ(ready.blocked_also, absl::AbortedError("also"));
   EXPECT_EQ(std::get<QueueClosed>(all[5]).queue, 9);
   EXPECT_EQ(std::get<QueueGone>(all[6]).queue, 10);
+  const auto& recalled = std::get<BytesNews>(all[8]);
+  EXPECT_EQ(recalled.queue, 10);
+  ASSERT_EQ(recalled.groups.size(), 2u);
+  EXPECT_EQ(recalled.groups[0].grants->front().offset, 1 << 30);
+  EXPECT_EQ(recalled.groups[0].beyond_bytes, 8192);
+  EXPECT_EQ(recalled.groups[0].recalls, (std::vector<uint64_t>{3, 4}));
+  EXPECT_TRUE(absl::IsDataLoss(recalled.groups[1].grants.status()));
+  EXPECT_EQ(recalled.recalls, std::vector<uint64_t>{5});
 }
 
 // A list of tensors whose names are all the same bytes: a thousand copies of

@@ -1,0 +1,55 @@
+// Where news of a process's queues go: the sinks of its port, by the queue.
+// What a daemon tells is checked before any of it is handed over: a group, and
+// a pin's place in the process's memory.
+//
+// One thread at a time, the relay's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "daemon/wire/job_messages.h"
+#include "runtime/messages/port.h"
+
+namespace terrace {
+
+class QueueSinks {
+ public:
+  // The port's pins lie in the first `memory_bytes` of its memory.
+  QueueSinks(std::shared_ptr<Port> port, int64_t memory_bytes)
+      : port_(std::move(port)), memory_bytes_(memory_bytes) {}
+
+  bool Has(int64_t queue) const {
+    return slots_.contains(queue) || bytes_.contains(queue);
+  }
+  // Each before its customer is told of the queue.
+  void OpenQueue(int64_t id) { slots_[id] = port_->OpenQueue(id); }
+  void OpenBytes(int64_t id) { bytes_[id] = port_->OpenBytes(id); }
+
+  // Internal: news that no daemon gives.
+  absl::Status Hear(QueueNews& news);
+  absl::Status Hear(BytesNews& news);
+  void Hear(const QueueClosed& news);
+  void Hear(const QueueGone& news);
+  // A group that could not be sent is answered here. What a queue with slots
+  // knows of its own pins is told anew, as the daemon hears that there was one.
+  void Fail(const PushRequest& push, const absl::Status& why);
+  void Fail(const PushBytesRequest& push, const absl::Status& why);
+  // Nobody waits at any of them any more.
+  void CloseAll();
+
+ private:
+  absl::Status CheckGroups(const std::vector<ReadyGroup>& groups) const;
+  absl::Status CheckGrants(const ReadyGroup& group) const;
+
+  const std::shared_ptr<Port> port_;
+  const int64_t memory_bytes_;
+  absl::flat_hash_map<int64_t, std::shared_ptr<QueueSink>> slots_;
+  absl::flat_hash_map<int64_t, std::shared_ptr<ByteSink>> bytes_;
+};
+
+}  // namespace terrace

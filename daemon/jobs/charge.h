@@ -1,0 +1,18 @@
+// A job's share of a tier's bytes, which a quota bounds. Thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace terrace {
+
+class Charge {
+ public:
+  virtual ~Charge() = default;
+  // ResourceExhausted: a quota has no room for so many more.
+  virtual absl::Status Take(int64_t bytes) = 0;
+  virtual void Give(int64_t bytes) = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,52 @@
+// What a job's process takes of the host's memory beside the budget that it
+// began with: the growth of its arena, and for groups that have no room in the
+// budget (terrace/byte_queue.h) a spill, of the same memory file. It is charged
+// to the job as it is taken; growth, and pages of pins that the process still
+// has when they end here, stay charged until the process has no memory here.
+//
+// The mover takes and gives the spill; the rest is for any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/jobs/charge.h"
+#include "runtime/local_runtime.h"
+#include "tiers/memory/host_arena.h"
+#include "tiers/memory/spill/shared_spill.h"
+#include "tiers/memory/spill/spill_source.h"
+
+namespace terrace {
+
+class JobMemory final : public SpillSource {
+ public:
+  // The arena is a runtime's, and is not looked at once that has ended.
+  JobMemory(HostArena& arena, std::unique_ptr<Charge> charge)
+      : spill_(arena), charge_(std::move(charge)) {}
+
+  // ResourceExhausted also: a quota has no room for it.
+  absl::StatusOr<int64_t> Take(int64_t size_bytes) override;
+  void Give(const Extent& range) override;
+  void Leak() override { spill_.Leak(); }
+
+  // As Runtime's, of the arena's runtime; ResourceExhausted also: a quota has
+  // no room for it.
+  absl::Status GrowMemory(Runtime& runtime, int64_t bytes);
+  // The process uses its pins though they have ended here: what is given from
+  // here on keeps its pages.
+  void KeepSpill() { keeps_ = true; }
+  // Of growth, and of what was kept.
+  int64_t charged_bytes() const { return charged_bytes_; }
+
+ private:
+  SharedSpill spill_;
+  const std::unique_ptr<Charge> charge_;
+  std::atomic<bool> keeps_ = false;
+  std::atomic<int64_t> charged_bytes_ = 0;
+};
+
+}  // namespace terrace
