@@ -22,6 +22,10 @@ absl::Status ReadActivations(const ZeroConfigCaller& caller, KeyValues* values,
                             "activations are offloaded on one rank; allowed: "
                             "false");
   }
+  if (values->Given(kDaemonKey)) {
+    settings->callers.activations = {OffloadDevice::kNvme, {}, kDaemonKey};
+    return absl::OkStatus();
+  }
   const char* paths[] = {"zero_optimization.offload_param.nvme_path",
                          "zero_optimization.offload_optimizer.nvme_path"};
   for (const char* path : paths) {

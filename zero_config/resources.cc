@@ -98,6 +98,10 @@ absl::StatusOr<std::vector<ZeroConfigNote>> CheckZeroConfigResources(
   TERRACE_ASSIGN_OR_RETURN(
       const OptimizerPlan plan,
       OffloadedOptimizer::Plan(parameters, options.optimizer, budget));
+  if (!options.runtime.daemon.empty()) {
+    // What there is the daemon says, once it is asked.
+    return std::vector<ZeroConfigNote>();
+  }
   const std::vector<std::string>& paths = options.runtime.paths;
   const int64_t whole = plan.disk_bytes + plan.window_bytes;
   if (paths.empty() && budget < whole) {

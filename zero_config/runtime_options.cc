@@ -21,11 +21,11 @@ constexpr int64_t kPlentyBytes = int64_t{1} << 60;
 
 // sub_group_size elements of state, as far as chunks can be that small.
 int64_t ChunkBytes(const ZeroConfigSettings& settings) {
-  if (!settings.sub_group_size) return kMostChunkBytes;
+  if (!settings.update.sub_group_size) return kMostChunkBytes;
   const int64_t element_bytes =
       settings.parameter_dtype == DType::kFloat32 ? 8 : 12;
-  const int64_t elements =
-      std::min(*settings.sub_group_size, kMostChunkBytes / element_bytes);
+  const int64_t elements = std::min(*settings.update.sub_group_size,
+                                    kMostChunkBytes / element_bytes);
   return std::clamp(elements * element_bytes + kTensorHeaderBytes,
                     kLeastChunkBytes, kMostChunkBytes);
 }
@@ -74,11 +74,13 @@ absl::StatusOr<ZeroConfigOptions> OptionsFromZeroConfig(
   options.optimizer.skip_nonfinite = settings.skip_nonfinite;
   options.optimizer.chunk_bytes = ChunkBytes(settings);
   options.runtime.paths = settings.nvme_paths;
-  if (settings.cpu_cores_share < 1) {
+  options.runtime.daemon = settings.daemon;
+  if (settings.update.cpu_cores_share < 1) {
     TERRACE_ASSIGN_OR_RETURN(const Topology topology, ReadTopology());
     const auto cores = static_cast<double>(topology.cpus.size());
     options.runtime.threads = std::max(
-        1, static_cast<int>(std::floor(settings.cpu_cores_share * cores)));
+        1,
+        static_cast<int>(std::floor(settings.update.cpu_cores_share * cores)));
   }
   const bool nvme = settings.offload_device == OffloadDevice::kNvme;
   if (budget_bytes == 0) {

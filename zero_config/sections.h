@@ -10,6 +10,9 @@
 
 namespace terrace {
 
+// Terrace's own, beside DeepSpeed's.
+inline constexpr char kDaemonKey[] = "terrace.daemon";
+
 // optimizer.type and scheduler.type, before their params are read by the
 // table: those of a type that is not built must not be called unknown.
 absl::Status CheckOptimizerType(const ZeroConfigCaller& caller,

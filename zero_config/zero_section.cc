@@ -39,10 +39,41 @@ absl::StatusOr<OffloadDevice> ReadDevice(const char* section,
                         "\"; give only ", section));
 }
 
+// A daemon has memory and disks, and its configuration says which.
+absl::Status CheckBesideDaemon(const char* section, OffloadDevice device,
+                               const KeyValues& values) {
+  const std::string path = absl::StrCat(section, ".nvme_path");
+  if (values.Given(path)) {
+    return values.Bad(path, absl::StrCat("not beside ", kDaemonKey,
+                                         ", whose configuration says where "
+                                         "the disks are"));
+  }
+  if (device != OffloadDevice::kCpu) return absl::OkStatus();
+  return values.Bad(
+      absl::StrCat(section, ".device"),
+      absl::StrCat("beside ", kDaemonKey,
+                   " it is \"nvme\": the daemon's memory, as far as the "
+                   "memory budget says, and its disks"));
+}
+
+// A daemon that is named has something to do.
+absl::Status CheckDaemonIsUsed(const ZeroConfigSettings& settings,
+                               const KeyValues& values) {
+  const bool is_used =
+      settings.offload_device == OffloadDevice::kNvme ||
+      settings.callers.parameters.device == OffloadDevice::kNvme ||
+      settings.callers.activations.device == OffloadDevice::kNvme;
+  if (settings.daemon.empty() || is_used) return absl::OkStatus();
+  return values.Bad(kDaemonKey, absl::StrCat("nothing is offloaded to it: ", kO,
+                                             ".device is not \"nvme\""));
+}
+
 absl::Status CheckPath(const char* section, OffloadDevice device,
                        const ZeroConfigSettings& settings, KeyValues* values) {
   const std::string path = absl::StrCat(section, ".nvme_path");
-  if (device == OffloadDevice::kNvme && !values->Given(path)) {
+  if (!settings.daemon.empty()) {
+    TERRACE_RETURN_IF_ERROR(CheckBesideDaemon(section, device, *values));
+  } else if (device == OffloadDevice::kNvme && !values->Given(path)) {
     return values->Bad(
         absl::StrCat(section, ".device"),
         absl::StrCat("needs ", path, ": a directory or a list of directories"));
@@ -127,10 +158,10 @@ absl::Status ReadOffloadOptimizer(KeyValues* values,
                     "all of the state is updated on the host, not a part of "
                     "it");
   }
-  settings->offload_pipeline =
+  settings->update.pipeline =
       values->Boolean(absl::StrCat(kO, ".pipeline_read")) ||
       values->Boolean(absl::StrCat(kO, ".pipeline_write"));
-  settings->cpu_cores_share =
+  settings->update.cpu_cores_share =
       values->Number(absl::StrCat(kO, ".cpuadam_cores_perc"));
   return absl::OkStatus();
 }
@@ -205,10 +236,12 @@ absl::Status ReadZero(const ZeroConfigCaller& caller, KeyValues* values,
       static_cast<int>(values->Integer(absl::StrCat(kZero, "stage")));
   const std::string sub_group = absl::StrCat(kZero, "sub_group_size");
   if (values->Given(sub_group)) {
-    settings->sub_group_size = values->Integer(sub_group);
+    settings->update.sub_group_size = values->Integer(sub_group);
   }
+  if (values->Given(kDaemonKey)) settings->daemon = values->Text(kDaemonKey);
   TERRACE_RETURN_IF_ERROR(ReadOffloadOptimizer(values, settings));
   TERRACE_RETURN_IF_ERROR(ReadOffloadParam(caller, values, settings));
+  TERRACE_RETURN_IF_ERROR(CheckDaemonIsUsed(*settings, *values));
   TERRACE_RETURN_IF_ERROR(CheckStage(caller, *settings, values));
   TERRACE_RETURN_IF_ERROR(CheckRanks(caller, values));
   TERRACE_RETURN_IF_ERROR(CheckNorm(*settings, values));

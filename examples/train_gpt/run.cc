@@ -116,7 +116,7 @@ absl::Status Training::Prepare() {
 
 absl::Status Training::Run() {
   Gpt model(flags_.shape, flags_.dtype, flags_.seed);
-  if (!flags_.parameter_paths.empty()) {
+  if (flags_.parameters_are_below()) {
     auto place = ParameterPlace::Create(flags_, model);
     if (!place.ok()) return place.status();
     parameters_ = *std::move(place);

@@ -150,7 +150,7 @@ struct LossScaleSettings {
 enum class OffloadDevice : uint8_t { kNone, kCpu, kNvme };
 struct OffloadTarget {
   OffloadDevice device = OffloadDevice::kNone;
-  std::vector<std::string> paths;  // of kNvme: at least one
+  std::vector<std::string> paths;  // of kNvme: at least one, or a daemon's
   std::string key;                 // of the text, that names these paths
 };
 // One of ZeroConfigCaller::Model::optimizers.
@@ -178,6 +178,13 @@ struct AioSettings {
   bool overlap_events = true;
 };
 
+// How the offloaded state is updated.
+struct UpdateSettings {
+  bool pipeline = false;                  // pipeline_read or pipeline_write
+  std::optional<int64_t> sub_group_size;  // elements; bounds a chunk
+  double cpu_cores_share = 1;             // of the cores
+};
+
 struct ZeroConfigSettings {
   int stage = 0;  // of ZeRO
 
@@ -197,11 +204,12 @@ struct ZeroConfigSettings {
   bool skip_nonfinite = false;  // inf or NaN: the step is skipped
 
   OffloadDevice offload_device = OffloadDevice::kNone;
-  std::vector<std::string> nvme_paths;  // of kNvme: at least one
+  std::vector<std::string> nvme_paths;  // of kNvme: at least one, or a daemon's
+  // Terrace's own key: the socket of a host's daemon (docs/daemon.md) that has
+  // the memory and the disks of all that is offloaded to "nvme"; empty: none.
+  std::string daemon;
   CallersPart callers;
-  bool offload_pipeline = false;          // pipeline_read or pipeline_write
-  std::optional<int64_t> sub_group_size;  // elements; bounds a chunk
-  double cpu_cores_share = 1;             // of the cores, for the update
+  UpdateSettings update;
   AioSettings aio;
   TagValidation tag_validation = TagValidation::kWarn;
 
@@ -228,11 +236,11 @@ absl::StatusOr<ZeroConfigOptions> OptionsFromZeroConfig(
     const ZeroConfigSettings& settings,
     absl::Span<const ParameterSpec> parameters, int64_t budget_bytes = 0);
 
-// Looks, before the first byte moves: every path exists, is a directory, can
-// be written and has room; memory has room for the budget. Returns what is
-// worth knowing: a path without direct I/O. NotFound, InvalidArgument or
-// PermissionDenied names the key and the path; ResourceExhausted the bytes
-// needed, by kind, and those that are free.
+// Looks, before the first byte moves, where no daemon does: every path exists,
+// is a directory, can be written and has room; memory has room for the budget.
+// Returns what is worth knowing: a path without direct I/O. NotFound,
+// InvalidArgument or PermissionDenied names the key and the path;
+// ResourceExhausted the bytes needed, by kind, and those that are free.
 absl::StatusOr<std::vector<ZeroConfigNote>> CheckZeroConfigResources(
     const ZeroConfigOptions& options,
     absl::Span<const ParameterSpec> parameters);

@@ -54,7 +54,8 @@ absl::Status TakeBudget(const OffloadOptions& options, int64_t parameter_bytes,
     return absl::OkStatus();
   }
   double share = options.memory_budget_share;
-  if (share == 0 && !options.nvme_paths.empty()) share = kShareWithPlaces;
+  const bool has_below = !options.nvme_paths.empty() || !options.daemon.empty();
+  if (share == 0 && has_below) share = kShareWithPlaces;
   return TakeShare(share, parameter_bytes, places);
 }
 
@@ -103,6 +104,28 @@ absl::Status TakeTiers(const OffloadOptions& options, int64_t parameter_bytes,
   return TakeShare(kShareWithPlaces, parameter_bytes, places);
 }
 
+// Checks that nothing is said beside a daemon that its configuration says.
+absl::Status CheckDaemon(const OffloadOptions& options) {
+  if (options.daemon.empty()) return absl::OkStatus();
+  for (const TierSpec& tier : options.tiers) {
+    if (tier.kind != TierKind::kHbm) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("tier '", TierText(tier), "' beside a daemon"));
+  }
+  const char* const what = !options.nvme_paths.empty()           ? "nvme_paths"
+                           : !options.tiers.empty()              ? "tiers"
+                           : options.engine != EngineKind::kAuto ? "engine"
+                           : !options.machine_profile.empty()
+                               ? "machine_profile"
+                           : options.unsafe_media ? "unsafe_media"
+                                                  : nullptr;
+  if (what == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("daemon and ", what,
+                   " together: the daemon's configuration says it for all "
+                   "jobs"));
+}
+
 // Checks options that may be asked for each, but not together.
 absl::Status CheckWishes(const OffloadOptions& options) {
   if (options.parameters) return absl::OkStatus();
@@ -124,9 +147,9 @@ absl::Status TakeActivations(const OffloadOptions& options,
         absl::StrCat("activations_above_bytes is ",
                      options.activations_above_bytes, "; it is at least 1"));
   }
-  if (places.paths.empty() && places.mapped_tiers.empty()) {
+  if (!places.has_below()) {
     return absl::InvalidArgumentError(
-        "activations need a tier below memory: nvme_paths or tiers");
+        "activations need a tier below memory: nvme_paths, tiers or a daemon");
   }
   places.activations_above = options.activations_above_bytes;
   return absl::OkStatus();
@@ -138,7 +161,9 @@ absl::StatusOr<PlaceOptions> PlacesOf(const OffloadOptions& options,
                                       int64_t parameter_bytes) {
   TERRACE_RETURN_IF_ERROR(CheckWishes(options));
   TERRACE_RETURN_IF_ERROR(CheckBudget(options));
+  TERRACE_RETURN_IF_ERROR(CheckDaemon(options));
   PlaceOptions places;
+  places.daemon = options.daemon;
   if (options.tiers.empty()) {
     places.paths = options.nvme_paths;
     TERRACE_RETURN_IF_ERROR(TakeBudget(options, parameter_bytes, places));

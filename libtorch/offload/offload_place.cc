@@ -55,6 +55,15 @@ int64_t TrainingBytes(absl::Span<const ParameterSpec> specs) {
   return bytes;
 }
 
+// The most bytes that are of use to an optimizer of this plan: with all of them
+// nothing of it is ever below.
+int64_t UsefulBytes(absl::Span<const ParameterSpec> specs,
+                    const OptimizerPlan& plan) {
+  int64_t bytes = plan.disk_bytes + plan.window_bytes;
+  for (const ParameterSpec& spec : specs) bytes += GradientBytes(spec);
+  return bytes;
+}
+
 // The part of `bytes` that state gets where these parameters' state and
 // gradients share them.
 int64_t StatePart(int64_t bytes, absl::Span<const ParameterSpec> specs) {
@@ -132,7 +141,7 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
   } else {
     // Each optimizer takes of what those before it left of the budget.
     share.bytes = std::clamp<int64_t>(plan().growth_bytes - joined_bytes_, 0,
-                                      TrainingBytes(specs));
+                                      UsefulBytes(specs, least));
   }
   share.largest_bytes = largest;
   Add(share);

@@ -95,7 +95,7 @@ absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
   const bool has_activations = asked.activations_above > 0;
   const int64_t everything =
       std::max({plan.everything_bytes, plan.minimum_bytes, FewTensorsBytes()});
-  const bool has_below = !asked.paths.empty() || !asked.mapped_tiers.empty();
+  const bool has_below = asked.has_below();
   plan.budget_bytes = asked.budget_bytes;
   if (asked.at_least_minimum && asked.budget_bytes >= 0) {
     plan.budget_bytes = std::max(asked.budget_bytes, plan.minimum_bytes);
@@ -117,6 +117,12 @@ absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
       plan.budget_bytes += kActivationBytes;
     }
     plan.activation_bytes = ActivationLimit(plan, plan.budget_bytes);
+  } else if (!asked.daemon.empty()) {
+    // The memory is the daemon's also where all fits. What optimizers add it
+    // gives as they do.
+    if (plan.budget_bytes == PlaceOptions::kEverything) {
+      plan.budget_bytes = 2 * all;
+    }
   } else if (plan.budget_bytes == PlaceOptions::kEverything ||
              plan.budget_bytes >= all) {
     plan.all_in_memory = true;

@@ -32,6 +32,11 @@ struct PlaceOptions {
   // 0 none does.
   int64_t activations_above = 0;
   int threads = 0;
+
+  // Whether there is anything beside memory.
+  bool has_below() const {
+    return !paths.empty() || !mapped_tiers.empty() || !daemon.empty();
+  }
 };
 
 }  // namespace terrace

@@ -190,6 +190,7 @@ std::string ZeroConfigBinding::Describe() const {
       {"skip_nonfinite", s.skip_nonfinite},
       {"offload_device", kDevices[static_cast<int>(s.offload_device)]},
       {"nvme_path", s.nvme_paths},
+      {"daemon", s.daemon},
       {"parameter_place", PlaceAsJson(s.callers.parameters)},
       {"activation_place", PlaceAsJson(s.callers.activations)},
       {"notes", NotesAsJson(s.notes)},
@@ -222,11 +223,14 @@ Outcome ZeroConfigBinding::Plan(const std::vector<at::Tensor>& parameters,
   const absl::StatusOr<std::vector<ZeroConfigNote>> notes =
       CheckZeroConfigResources(*options, specs);
   if (!notes.ok()) return ToOutcome(notes.status());
-  const bool everything = options->runtime.paths.empty() && budget_bytes == 0;
+  const bool has_below =
+      !options->runtime.paths.empty() || !options->runtime.daemon.empty();
+  const bool everything = !has_below && budget_bytes == 0;
   const Json plan = {
       {"budget_bytes", everything ? BindingOptions::kEverything
                                   : options->runtime.host_budget_bytes},
       {"paths", options->runtime.paths},
+      {"daemon", options->runtime.daemon},
       {"threads", options->runtime.threads},
       {"chunk_bytes", options->optimizer.chunk_bytes},
       {"notes", NotesAsJson(*notes)}};

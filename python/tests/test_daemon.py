@@ -1,53 +1,18 @@
 """AdamW and Adam over a host's daemon, which is one of the project's build."""
 
-import os
 import pathlib
 import signal
-import subprocess
 import time
 
 import pytest
 import torch
+from daemons import Daemon, daemon, needs_terraced  # noqa: F401
 
 import terrace
 
-TERRACED = os.environ.get('TERRACED') or str(
-    pathlib.Path(__file__).parents[2] / 'build' / 'host' / 'bin' / 'terraced')
-
-pytestmark = pytest.mark.skipif(
-    not os.path.exists(TERRACED), reason='no terraced has been built')
+pytestmark = needs_terraced
 
 MIB = 1 << 20
-
-
-class Daemon:
-    def __init__(self, folder, text=''):
-        self.path = folder / 'path'
-        self.path.mkdir()
-        self.socket = f'{folder}/s'
-        config = folder / 'terraced.toml'
-        config.write_text(
-            f"tiers = ['dram=32MiB', 'nvme:{self.path}=64MiB']\n{text}")
-        self.process = subprocess.Popen(
-            [TERRACED, '--config', config, '--socket', self.socket],
-            stderr=subprocess.PIPE, text=True)
-        for line in self.process.stderr:
-            if 'serves' in line:
-                return
-        raise AssertionError('it ended')
-
-    def end(self, number=signal.SIGTERM):
-        self.process.send_signal(number)
-        self.process.stderr.close()
-        return self.process.wait(timeout=60)
-
-
-@pytest.fixture
-def daemon(tmp_path):
-    made = Daemon(tmp_path)
-    yield made
-    if made.process.poll() is None:
-        assert made.end() == 0
 
 
 def model_of(dtype=torch.float32):

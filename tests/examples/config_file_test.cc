@@ -303,6 +303,34 @@ TEST_F(ConfigFileTest, Fp16BringsItsLossScale) {
   EXPECT_FALSE(Parse(kMicro, {})->loss_scale.has_value());
 }
 
+TEST_F(ConfigFileTest, ADaemonOfTheFileHasWhatGoesToDisks) {
+  const std::string state = "\"offload_optimizer\": {\"device\": \"nvme\"}";
+  const std::string parameters =
+      "\"stage\": 3, \"offload_param\": {\"device\": \"nvme\"}";
+  const auto members = [](const std::string& zero) {
+    return With(
+        "\"terrace\": {\"daemon\": \"unix:/s\"}, "
+        "\"zero_optimization\": {" +
+        zero + "}");
+  };
+  const auto one = Parse(members(state), {});
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(one->daemon, "unix:/s");
+  EXPECT_TRUE(one->offloaded());
+  EXPECT_FALSE(one->parameters_are_below());
+  const auto other = Parse(members(parameters), {});
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(other->parameter_daemon, "unix:/s");
+  EXPECT_FALSE(other->offloaded());
+  const auto both = Parse(members(state + ", " + parameters), {});
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_TRUE(both->joined());
+  const auto refused = Parse(members(state), {"--daemon", "unix:/other"});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(std::string(refused.status().message()),
+              testing::HasSubstr("terrace.daemon unix:/s"));
+}
+
 TEST_F(ConfigFileTest, ParametersGoWhereTheFileHasThem) {
   const std::string members = With(
       "\"zero_optimization\": {\"stage\": 3, \"offload_param\": "

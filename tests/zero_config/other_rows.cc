@@ -166,6 +166,12 @@ constexpr Row kOtherRows[] = {
     {"nebula.persistent_storage_path", "\"/a\"", kIgnored},
     {"nebula.persistent_time_interval", "100", kIgnored},
     {"nebula.num_of_version_in_retention", "2", kIgnored},
+    {"terrace.daemon", "\"unix:/s\"", kPlain, "", "",
+     "\"zero_optimization\": {\"offload_optimizer\": {\"device\": "
+     "\"nvme\"}}, "},
+    {"terrace.daemon", "\"unix:/s\"", kInvalid, "nothing is offloaded to it"},
+    {"terrace.daemon", "7", kInvalid, "terrace.daemon"},
+    {"terrace.demon", "\"unix:/s\"", kInvalid, "daemon"},
 };
 
 }  // namespace

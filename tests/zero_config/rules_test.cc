@@ -209,7 +209,7 @@ TEST(Rules, AutoDropsAKeyToItsDefault) {
   EXPECT_EQ(settings->max_gradient_norm, 1.0);
   EXPECT_EQ(settings->stage, 0);
   EXPECT_EQ(settings->aio.block_size, 1048576);
-  EXPECT_FALSE(settings->sub_group_size.has_value());
+  EXPECT_FALSE(settings->update.sub_group_size.has_value());
   EXPECT_TRUE(settings->notes.empty());
 }
 

@@ -101,7 +101,7 @@ TEST(Sample, ATrainersFileReadsAsItsArguments) {
   EXPECT_EQ(settings->nvme_paths, std::vector<std::string>{"/local_nvme"});
   EXPECT_EQ(settings->aio.block_size, 262144);
   EXPECT_EQ(settings->aio.queue_depth, 32);
-  EXPECT_FALSE(settings->offload_pipeline);
+  EXPECT_FALSE(settings->update.pipeline);
 
   // Each key that is sized here is said so, once, in the order of the text.
   std::vector<std::string> sized;

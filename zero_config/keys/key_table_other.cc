@@ -133,6 +133,13 @@ SectionSpec Nebula() {
           }};
 }
 
+// What DeepSpeed's JSON has no key for.
+SectionSpec Terrace() {
+  return {"terrace",
+          UnknownKeys::kError,
+          {OtherKey(Type::kName, "daemon", Use::kRead, "null")}};
+}
+
 }  // namespace
 
 std::vector<SectionSpec> OtherSections() {
@@ -140,6 +147,7 @@ std::vector<SectionSpec> OtherSections() {
   for (SectionSpec& section : Checkpoint()) all.push_back(std::move(section));
   all.push_back(Compile());
   all.push_back(Nebula());
+  all.push_back(Terrace());
   return all;
 }
 

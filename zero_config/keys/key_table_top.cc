@@ -38,6 +38,7 @@ std::vector<KeySpec> Followed() {
       SectionKey("checkpoint"),
       SectionKey("compile"),
       SectionKey("nebula"),
+      SectionKey("terrace"),
       NoText(IntegerKey("train_batch_size", 1, Use::kRead, "null")),
       NoText(
           IntegerKey("train_micro_batch_size_per_gpu", 1, Use::kRead, "null")),

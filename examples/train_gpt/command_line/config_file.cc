@@ -298,7 +298,15 @@ absl::Status Laying::LayOffload() {
         absl::StrCat("--nvme-path ", absl::StrJoin(flags_.nvme_paths, ", ")),
         absl::StrCat(kPath, " ", absl::StrJoin(settings_.nvme_paths, ", ")));
   }
+  if (Given("--daemon") && flags_.daemon != settings_.daemon) {
+    return Contradiction(
+        absl::StrCat("--daemon ", flags_.daemon),
+        settings_.daemon.empty()
+            ? absl::StrCat(kPath, " ", absl::StrJoin(settings_.nvme_paths, ","))
+            : absl::StrCat("terrace.daemon ", settings_.daemon));
+  }
   flags_.nvme_paths = settings_.nvme_paths;
+  flags_.daemon = settings_.daemon;
   // Sizes of chunks and threads, which do not depend on the parameters.
   ZeroConfigSettings sized = settings_;
   sized.adam = flags_.adam;
@@ -314,6 +322,9 @@ absl::Status Laying::LayOffload() {
 void Laying::LayParameters() {
   const std::vector<std::string>& paths = settings_.callers.parameters.paths;
   flags_.parameter_paths = paths;
+  if (settings_.callers.parameters.device == terrace::OffloadDevice::kNvme) {
+    flags_.parameter_daemon = settings_.daemon;
+  }
   if (paths.empty() || flags_.nvme_paths.empty()) return;
   for (const std::string& path : paths) {
     const auto is_same = [&](const std::string& other) {

@@ -265,7 +265,7 @@ absl::Status CheckOffload(const Flags& flags) {
                      " is for adamw: --optimizer sgd has no state"));
   }
   if (flags.budget.given() && flags.nvme_paths.empty() && flags.tiers.empty() &&
-      flags.parameter_paths.empty() && flags.daemon.empty()) {
+      !flags.parameters_are_below() && flags.daemon.empty()) {
     return absl::InvalidArgumentError(
         "--memory-budget needs --nvme-path: where is the rest to go?");
   }
@@ -275,7 +275,7 @@ absl::Status CheckOffload(const Flags& flags) {
         absl::StrCat(flag, " needs --nvme-path or --tier"));
   };
   if (flags.verify) return without("--verify");
-  if (!flags.parameter_paths.empty()) return absl::OkStatus();
+  if (flags.parameters_are_below()) return absl::OkStatus();
   if (flags.unsafe_media) return without("--unsafe-media");
   if (!flags.machine_profile.empty()) return without("--machine-profile");
   if (flags.engine != terrace::EngineKind::kAuto) {

@@ -79,6 +79,8 @@ struct Flags {
   // The socket of a host's daemon, which keeps the state instead, and by which
   // of the user's jobs; empty: none.
   std::string daemon;
+  // Of --config, the same for the parameters.
+  std::string parameter_daemon;
   std::string job;
   bool unsafe_media = false;  // an ordinary file may play persistent memory
   terrace::EngineKind engine = terrace::EngineKind::kAuto;
@@ -95,9 +97,13 @@ struct Flags {
 
   // Of the state. A budget may be the parameters' alone.
   bool offloaded() const {
-    return budget.given() && (parameter_paths.empty() || !nvme_paths.empty());
+    return budget.given() &&
+           (!parameters_are_below() || !nvme_paths.empty() || !daemon.empty());
   }
-  bool joined() const { return !parameter_paths.empty() && offloaded(); }
+  bool parameters_are_below() const {
+    return !parameter_paths.empty() || !parameter_daemon.empty();
+  }
+  bool joined() const { return parameters_are_below() && offloaded(); }
 };
 
 // `arguments` without the program's name. With --help the rest is not read.

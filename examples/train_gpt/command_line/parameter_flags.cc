@@ -6,7 +6,7 @@ namespace train_gpt {
 
 absl::Status CheckParameterPlace(const std::set<std::string>& given,
                                  const Flags& flags) {
-  if (flags.parameter_paths.empty()) return absl::OkStatus();
+  if (!flags.parameters_are_below()) return absl::OkStatus();
   // Checkpoints are made of whole parameters in memory; paths and paces of
   // tiers are the state's alone.
   for (const char* flag : {"--save", "--resume", "--tier", "--pace"}) {

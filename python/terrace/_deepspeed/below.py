@@ -34,7 +34,7 @@ def has_one_place(settings: Mapping[str, Any]) -> bool:
             place['device'] != settings['offload_device']):
         return False
     if place['device'] == 'cpu':
-        return not settings['activation_place']['paths']
+        return settings['activation_place']['device'] != 'nvme'
     return _same(place['paths']) == _same(settings['nvme_path'])
 
 
@@ -54,10 +54,11 @@ def offload_below(model: torch.nn.Module, settings: dict[str, Any],
     parameters = settings.pop('parameter_place')
     activations = settings.pop('activation_place')
     # Where both have paths they are the same ones.
-    below = [place for place in (parameters, activations) if place['paths']]
+    below = [place for place in (parameters, activations)
+             if place['device'] == 'nvme']
     if not below:
         if parameters['device'] == 'cpu':
-            return _opened(model, memory_budget if joins else None, None,
+            return _opened(model, memory_budget if joins else None, None, None,
                            threads)
         if is_wanted:
             settings['notes'].append(_STAYED)
@@ -66,16 +67,18 @@ def offload_below(model: torch.nn.Module, settings: dict[str, Any],
         settings['notes'].append(_IN_MEMORY)
     check_paths(below[0]['paths'], below[0]['key'])
     budget = memory_budget if joins or '%' in str(memory_budget) else None
-    return _opened(model, budget, below[0]['paths'], threads,
-                   bool(parameters['paths']), bool(activations['paths']))
+    return _opened(model, budget, below[0]['paths'] or None,
+                   settings['daemon'] or None, threads,
+                   parameters['device'] == 'nvme',
+                   activations['device'] == 'nvme')
 
 
 def _opened(model: torch.nn.Module, memory_budget: Any,
-            paths: list[str] | None, threads: int, parameters: bool = True,
-            activations: bool = False) -> Offload:
+            paths: list[str] | None, daemon: str | None, threads: int,
+            parameters: bool = True, activations: bool = False) -> Offload:
     """What terrace.offload returns; with so many threads."""
-    settings = with_activations(settings_of(memory_budget, paths, None),
-                                activations)
+    settings = with_activations(
+        settings_of(memory_budget, paths, None, daemon), activations)
     return opened(model, dataclasses.replace(settings, threads=threads),
                   parameters)
 

@@ -58,6 +58,7 @@ class ConfiguredAdamW(AdamW):
             adam['weight_decay'],
             memory_budget=plan['memory_budget'],
             nvme_path=plan['paths'],
+            daemon=plan['daemon'],
             max_grad_norm=settings['gradient_clipping'] or None,
             process_group=process_group,
             offload=offload)
@@ -85,7 +86,9 @@ def from_deepspeed_config(
         model: its parameters that require a gradient are optimized; with
             optimizer= only those of that. All are cast to the type that bf16
             or fp16 enables, as DeepSpeed casts them.
-        config: a dict, the path of a JSON file, or its urlsafe base64 text.
+        config: a dict, the path of a JSON file, or its urlsafe base64 text. A
+            key of Terrace's, "terrace": {"daemon": SOCKET}, has the memory and
+            disks of a host's daemon in place of each nvme_path.
         memory_budget: as for AdamW; of everything if that joins (see offload).
             DeepSpeed's JSON has no key. None: a tenth with NVMe, all without.
         process_group: as for AdamW. Its ranks, which all call this, share the

@@ -16,7 +16,7 @@ from terrace._state.budget import Budget
 _CAST_BYTES = 12  # of state, an element: master and moments
 
 # Of state that stays in memory, which no path and no budget bounds.
-IN_MEMORY = {'paths': None, 'threads': 0, 'chunk_bytes': 0,
+IN_MEMORY = {'paths': None, 'daemon': None, 'threads': 0, 'chunk_bytes': 0,
              'memory_budget': None}
 
 
@@ -41,8 +41,11 @@ def plan_for(native: Any, brought: Brought, ranks: Ranks,
                           [name for name, _ in own], asked, budget.is_share)
     check(outcome)
     plan = json.loads(outcome[1])
+    plan['daemon'] = plan['daemon'] or None
+    if plan['daemon'] is not None:
+        plan['paths'] = None
     if joins:
-        return {**plan, 'memory_budget': None, 'paths': None}
+        return {**plan, 'memory_budget': None, 'paths': None, 'daemon': None}
     # A share, which none given is too, follows the state.
     plan['memory_budget'] = (
         memory_budget if memory_budget is None or budget.is_share

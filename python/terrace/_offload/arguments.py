@@ -18,8 +18,9 @@ from terrace._base.paths import check_paths
 from terrace._state.settings import Settings
 
 
-def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any) -> Settings:
-    settings = Settings.of_places(memory_budget, nvme_path, tiers,
+def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any,
+                daemon: Any) -> Settings:
+    settings = Settings.of_places(memory_budget, nvme_path, tiers, daemon,
                                   **machine.settings())
     check_paths(settings.paths, settings.path_name)
     return settings
@@ -52,9 +53,9 @@ def _least_activation(activations: Any, activations_above: Any,
                          f'{activations!r}')
     if not activations:
         return 0
-    if not (settings.paths or settings.mapped_tiers):
+    if not settings.has_below:
         raise ValueError('terrace: activations=True needs a tier below memory: '
-                         'nvme_path=... or tiers=...')
+                         'nvme_path=..., tiers=... or daemon=...')
     return least or 1
 
 

@@ -295,6 +295,7 @@ def offload(model: torch.nn.Module, *,
             memory_budget: int | str | None = None,
             nvme_path: str | os.PathLike[str] | Sequence[str] | None = None,
             tiers: Sequence[str] | None = None,
+            daemon: str | os.PathLike[str] | None = None,
             parameters: bool = True,
             activations: bool | str = False,
             activations_above: int | str = '1MiB',
@@ -327,7 +328,7 @@ def offload(model: torch.nn.Module, *,
             a tenth with an nvme_path, or tiers without dram; else all. Bytes
             are also for optimizers that join and for activations; a share grows
             by that share of gradients and state, and 256 MiB for activations.
-        nvme_path, tiers: as of terrace.AdamW.
+        nvme_path, tiers, daemon: as of terrace.AdamW.
         parameters: False: they stay in memory, with activations=True.
         activations: True: what autograd saves in the model's forward goes
             below too, until backward needs it; "dram" is for models on a
@@ -355,11 +356,10 @@ def offload(model: torch.nn.Module, *,
         NotImplementedError: DistributedDataParallel; a ScriptModule; what is
             not in CPU memory; without parameters=False, what is sharded.
         RuntimeError: a parameter is offloaded already.
-        OSError: a path, as of terrace.AdamW, or a file of the checkpoint.
-            MemoryError: there is not that much memory.
+        OSError, MemoryError: as of terrace.AdamW; of the checkpoint's files.
     """
-    settings = with_activations(settings_of(memory_budget, nvme_path, tiers),
-                                activations, activations_above)
+    settings = settings_of(memory_budget, nvme_path, tiers, daemon)
+    settings = with_activations(settings, activations, activations_above)
     return opened(model, settings, parameters, checkpoint, init_buffers)
 
 

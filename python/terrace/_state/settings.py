@@ -87,8 +87,12 @@ class Settings:
     @property
     def names_places(self) -> bool:
         """Whether it was said where the state may be."""
-        return bool(self.paths or self.mapped_tiers or self.daemon
-                    or self.budget != Budget())
+        return self.has_below or self.budget != Budget()
+
+    @property
+    def has_below(self) -> bool:
+        """Whether there is anything beside memory."""
+        return bool(self.paths or self.mapped_tiers or self.daemon)
 
     @property
     def path_name(self) -> str:

@@ -81,6 +81,10 @@ struct OffloadOptions {
   // These stand instead of all of the above: memory, as "dram=8GiB" (a tenth
   // where memory is not named), and the tiers below it; see ParseTier.
   std::vector<TierSpec> tiers;
+  // The socket of a host's daemon in place of paths and tiers, as
+  // "unix:/run/terrace/control.sock" (docs/daemon.md): it has the memory and
+  // the disks, and the budget is asked of it; a tenth where none is said.
+  std::string daemon;
 
   bool parameters = true;  // false: they stay in memory; needs activations
   // Tensors of activations_above_bytes and more that autograd saves in a scope
