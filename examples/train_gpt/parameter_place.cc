@@ -54,6 +54,7 @@ absl::StatusOr<std::unique_ptr<ParameterPlace>> ParameterPlace::Create(
   terrace::OffloadOptions options;
   options.nvme_paths = flags.parameter_paths;
   options.daemon = flags.parameter_daemon;
+  if (!options.daemon.empty()) options.job = flags.job;
   options.memory_budget_bytes = flags.budget.bytes;
   options.memory_budget_share = flags.budget.percent / 100;
   options.engine = flags.engine;

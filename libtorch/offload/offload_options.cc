@@ -106,7 +106,11 @@ absl::Status TakeTiers(const OffloadOptions& options, int64_t parameter_bytes,
 
 // Checks that nothing is said beside a daemon that its configuration says.
 absl::Status CheckDaemon(const OffloadOptions& options) {
-  if (options.daemon.empty()) return absl::OkStatus();
+  if (options.daemon.empty()) {
+    if (options.job.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("job '", options.job, "' without a daemon"));
+  }
   for (const TierSpec& tier : options.tiers) {
     if (tier.kind != TierKind::kHbm) continue;
     return absl::UnimplementedError(
@@ -164,6 +168,7 @@ absl::StatusOr<PlaceOptions> PlacesOf(const OffloadOptions& options,
   TERRACE_RETURN_IF_ERROR(CheckDaemon(options));
   PlaceOptions places;
   places.daemon = options.daemon;
+  places.job = options.job;
   if (options.tiers.empty()) {
     places.paths = options.nvme_paths;
     TERRACE_RETURN_IF_ERROR(TakeBudget(options, parameter_bytes, places));

@@ -26,6 +26,7 @@ struct PlaceOptions {
   // The socket of a host's daemon, which has the memory and all that is below
   // it; empty: none.
   std::string daemon;
+  std::string job;  // by which of the user's jobs there; empty: no name
   EngineKind engine = EngineKind::kAuto;
   std::string machine_profile;  // used with paths; empty: none
   // Saved tensors of an offloaded model go below from this many bytes on; with

@@ -10,6 +10,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const PlaceOptions& asked,
   runtime.host_growth_bytes = growth_bytes;
   if (!asked.daemon.empty()) {
     runtime.daemon = asked.daemon;
+    runtime.job = asked.job;
     runtime.host_budget_bytes = budget_bytes;
     return Runtime::Create(runtime);
   }

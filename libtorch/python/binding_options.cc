@@ -54,6 +54,7 @@ absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
     take("mapped_tiers", mapped_tiers);
     take("unsafe_media", options.unsafe_media);
     take("daemon", options.daemon);
+    take("job", options.job);
     take("engine", engine);
     take("machine_profile", options.machine_profile);
     take("activations_above", options.activations_above);

@@ -9,6 +9,7 @@ moments (and the fp32 masters of 16-bit parameters) that do not fit the budget
 are streamed from and to the path during each step.
 """
 
+from terrace._base.daemon import use_job
 from terrace._base.errors import DataLossError, RankError
 from terrace._base.library import (instruction_set, load as _load_library,
                                    version)
@@ -27,4 +28,4 @@ __version__ = version()
 __all__ = ['Adam', 'AdamW', 'DataLossError', 'Offload', 'RankError',
            'clip_grad_norm_', 'export_torch', 'from_deepspeed_config',
            'import_torch', 'instruction_set', 'load', 'offload', 'save',
-           'use_machine_profile', 'use_unsafe_media', '__version__']
+           'use_job', 'use_machine_profile', 'use_unsafe_media', '__version__']

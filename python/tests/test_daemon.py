@@ -1,5 +1,6 @@
 """AdamW and Adam over a host's daemon, which is one of the project's build."""
 
+import os
 import pathlib
 import signal
 import time
@@ -130,3 +131,36 @@ def test_once_it_is_gone_a_step_says_so(daemon):
     assert caught.value.filename == daemon.socket
     assert time.monotonic() - before < 30
     optimizer.close()
+
+
+@pytest.fixture
+def no_job():
+    yield
+    terrace.use_job(None)
+
+
+def test_a_job_has_a_quota_of_its_own(tmp_path, no_job):
+    daemon = Daemon(tmp_path, "[quota.job]\ntiers = ['dram=1MiB']\n"
+                              f"[users.{os.getuid()}.jobs.night]\n"
+                              "tiers = ['dram=1792KiB']\n")
+    with pytest.raises(MemoryError, match='the limit is 1048576'):
+        terrace.AdamW(model_of().parameters(), memory_budget='1.5MiB',
+                      daemon=daemon.socket)
+    terrace.use_job('night')
+    optimizer = terrace.AdamW(model_of().parameters(), memory_budget='1.5MiB',
+                              daemon=daemon.socket)
+    with pytest.raises(MemoryError, match="the job 'night'"):
+        terrace.offload(model_of(), memory_budget='90%', daemon=daemon.socket)
+    optimizer.close()
+    terrace.use_job(None)
+    with pytest.raises(MemoryError, match='the limit is 1048576'):
+        terrace.AdamW(model_of().parameters(), memory_budget='1.5MiB',
+                      daemon=daemon.socket)
+    assert daemon.end() == 0
+
+
+@pytest.mark.parametrize('name, error', [
+    (7, TypeError), ('n' * 256, ValueError), ('a\nb', ValueError)])
+def test_names_that_no_job_has(name, error, no_job):
+    with pytest.raises(error, match='job'):
+        terrace.use_job(name)

@@ -57,7 +57,7 @@ def joined(settings: Settings, offload: Offload | None,
         settings, budget=of.budget, memory_place=of.memory_place,
         paths=of.paths, path_budgets=of.path_budgets,
         mapped_tiers=of.mapped_tiers, unsafe_media=of.unsafe_media,
-        daemon=of.daemon, engine=of.engine,
+        daemon=of.daemon, job=of.job, engine=of.engine,
         machine_profile=of.machine_profile, home=model)
 
 

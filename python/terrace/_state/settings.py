@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from terrace._base.daemon import checked_daemon
+from terrace._base.daemon import checked_daemon, job_in_use
 from terrace._base.paths import path_list
 from terrace._base.tiers import read_tiers
 from terrace._state.budget import TENTH, Budget
@@ -25,6 +25,7 @@ class Settings:
         unsafe_media: an ordinary file may play persistent memory.
         daemon: the socket of a host's daemon that has memory and disks, ''
             for none.
+        job: whose quota of the daemon it is, '' for none that has a name.
         engine: 'auto', 'io_uring' or 'threads'.
         machine_profile: a file's path, '' for none.
         max_gradient_norm: 0 for no clipping.
@@ -43,6 +44,7 @@ class Settings:
     mapped_tiers: tuple[str, ...] = ()
     unsafe_media: bool = False
     daemon: str = ''
+    job: str = ''
     engine: str = 'auto'
     machine_profile: str = ''
     max_gradient_norm: float = 0.0
@@ -62,6 +64,7 @@ class Settings:
         if daemon is not None:
             others['daemon'] = checked_daemon(
                 daemon, others, nvme_path=nvme_path, tiers=tiers)
+            others['job'] = job_in_use()
             return Settings(Budget.of(memory_budget, has_paths=True), **others)
         if tiers is None:
             paths = path_list(nvme_path)

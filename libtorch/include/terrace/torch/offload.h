@@ -83,8 +83,10 @@ struct OffloadOptions {
   std::vector<TierSpec> tiers;
   // The socket of a host's daemon in place of paths and tiers, as
   // "unix:/run/terrace/control.sock" (docs/daemon.md): it has the memory and
-  // the disks, and the budget is asked of it; a tenth where none is said.
+  // the disks, and the budget is asked of it; a tenth where none is said. The
+  // job is the one whose quota it is, as Options::job.
   std::string daemon;
+  std::string job;
 
   bool parameters = true;  // false: they stay in memory; needs activations
   // Tensors of activations_above_bytes and more that autograd saves in a scope
