@@ -1,7 +1,8 @@
 // A child of fork() at each system call of a step, a save, a fetch, a start and
-// a close: it finds its parent's objects Cancelled and has none of its files,
-// memory and locks; it ends, lives on or works with its own; and the parent
-// goes on with the right bits.
+// a close, over disks of this process and over a host's daemon, to which each
+// message is such a call: it finds its parent's objects Cancelled and has none
+// of its files, memory and locks; it ends, lives on or works with its own; and
+// the parent goes on with the right bits.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "terrace/checkpoint.h"
 #include "terrace/optimizer.h"
 #include "terrace/runtime.h"
+#include "tests/daemon/server/running_daemon.h"
 #include "tests/forks/forked_rounds.h"
 #include "tests/optimizer/reference_optimizer.h"
 #include "tests/support/temporary_directory.h"
@@ -30,8 +33,6 @@ using absl::IsCancelled;
 
 constexpr int64_t kTensorBytes = 128 << 10;
 constexpr int kTensors = 8;  // more than fit the budget
-
-Time Soon() { return absl::Now() + absl::Seconds(60); }
 
 // In a child: says what is not as it should be.
 bool Told(bool is_good, const char* what) {
@@ -46,23 +47,43 @@ bool IsMapped(const void* address) {
          errno != ENOMEM;
 }
 
+enum class Home { kAutoEngine, kThreadsEngine, kDaemon };
+
 class AForkAtEachCall : public ForkedRounds,
-                        public testing::WithParamInterface<EngineKind> {
+                        public testing::WithParamInterface<Home> {
  protected:
-  AForkAtEachCall() { DrawModel(); }
+  AForkAtEachCall() {
+    DrawModel();
+    // Its descriptors are there before anything is tested.
+    if (GetParam() == Home::kDaemon) daemon_.emplace("");
+  }
+  void SetUp() override {
+    ForkedRounds::SetUp();
+    if (daemon_.has_value()) {
+      ASSERT_TRUE(daemon_->Serves());
+      on_path_ = daemon_->OnPath();
+    }
+  }
 
   // On a file that one runtime has at a time, and in a folder.
   Options ParentsOptions() const {
     Options options = ChildsOptions();
-    options.paths.insert(options.paths.begin(), file_);
+    if (!daemon_.has_value()) {
+      options.paths.insert(options.paths.begin(), file_);
+    }
     return options;
   }
   Options ChildsOptions() const {
     Options options;
     options.host_budget_bytes = 256 << 10;
-    options.huge_pages = HugePages::kOff;
     options.threads = 2;
-    options.engine = GetParam();
+    if (daemon_.has_value()) {
+      options.daemon = daemon_->socket();
+      return options;
+    }
+    options.huge_pages = HugePages::kOff;
+    options.engine = GetParam() == Home::kThreadsEngine ? EngineKind::kThreads
+                                                        : EngineKind::kAuto;
     options.paths = {folder_};
     return options;
   }
@@ -235,6 +256,13 @@ class AForkAtEachCall : public ForkedRounds,
     return is_good && Told((*runtime)->Close(Soon()).ok(), "own Close");
   }
 
+  void ExpectNothingBelow() {
+    EXPECT_TRUE(std::filesystem::is_empty(folder_));
+    if (daemon_.has_value()) {
+      EXPECT_EQ(daemon_->OnPath(), on_path_);
+    }
+  }
+
   // What every operation is told apart by: the rest is the same.
   ForkedOperation Operation() {
     return {.is_refused = [this] { return IsRefused(); },
@@ -247,6 +275,8 @@ class AForkAtEachCall : public ForkedRounds,
   const std::string folder_ = directory_.MakeDirectory("folder");
   const std::string save_ = directory_.path() + "/save";
   const std::string childs_save_ = directory_.path() + "/childs";
+  std::optional<RunningDaemon> daemon_;
+  std::vector<std::string> on_path_;  // of the daemon, before
   Model model_;
   std::unique_ptr<ReferenceOptimizer> reference_;
   std::unique_ptr<Runtime> runtime_;
@@ -257,12 +287,14 @@ class AForkAtEachCall : public ForkedRounds,
   std::vector<TensorId> tensors_;
   const void* memory_ = nullptr;  // of the runtime's arena
 };
-INSTANTIATE_TEST_SUITE_P(Engines, AForkAtEachCall,
-                         testing::Values(EngineKind::kAuto,
-                                         EngineKind::kThreads),
-                         [](const auto& engine) {
-                           return engine.param == EngineKind::kAuto ? "Auto"
-                                                                    : "Threads";
+INSTANTIATE_TEST_SUITE_P(Homes, AForkAtEachCall,
+                         testing::Values(Home::kAutoEngine,
+                                         Home::kThreadsEngine, Home::kDaemon),
+                         [](const auto& home) {
+                           return home.param == Home::kAutoEngine ? "Auto"
+                                  : home.param == Home::kThreadsEngine
+                                      ? "Threads"
+                                      : "Daemon";
                          });
 
 TEST_P(AForkAtEachCall, OfAStep) {
@@ -317,7 +349,7 @@ TEST_P(AForkAtEachCall, OfAClose) {
   operation.look = [this] {
     StartRuntime();  // while the child lives
     CloseRuntime();
-    EXPECT_TRUE(std::filesystem::is_empty(folder_));
+    ExpectNothingBelow();
   };
   Do(operation);
 }
