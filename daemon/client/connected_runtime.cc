@@ -22,9 +22,8 @@ namespace {
 constexpr absl::Duration kDestructorPatience = absl::Seconds(30);
 // Of a daemon that has more to do than to answer.
 constexpr absl::Duration kAnswerPatience = absl::Seconds(10);
-// For the memory to be taken: and so much for each GiB.
+// For the memory to be taken, beside what its pages take.
 constexpr absl::Duration kConnectPatience = absl::Seconds(60);
-constexpr absl::Duration kPatiencePerGib = absl::Seconds(4);
 
 class ConnectedRuntime final : public AskingRuntime<Runtime> {
  public:
@@ -103,8 +102,6 @@ absl::Status CheckOptions(const Options& options) {
     what = "unsafe media";
   } else if (options.huge_pages != HugePages::kPreferred) {
     what = "a choice of huge pages";
-  } else if (options.io_timeout != Options().io_timeout) {
-    what = "an I/O timeout";
   } else if (options.io_weights.demand != IoWeights().demand ||
              options.io_weights.prefetch != IoWeights().prefetch ||
              options.io_weights.write_back != IoWeights().write_back) {
@@ -113,6 +110,11 @@ absl::Status CheckOptions(const Options& options) {
   if (!what.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         what, " beside a daemon: its configuration says so for all jobs"));
+  }
+  if (options.io_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a timeout of ", absl::FormatDuration(options.io_timeout),
+                     " beside a daemon"));
   }
   if (options.host_budget_bytes > 0 && options.host_growth_bytes >= 0) {
     return absl::OkStatus();
@@ -132,9 +134,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Connect(
   if (!pool.valid()) {
     TERRACE_ASSIGN_OR_RETURN(pool, ThreadPool::Create(options.threads));
   }
-  const absl::Time deadline =
-      SystemClock().Now() + kConnectPatience +
-      kPatiencePerGib * (options.host_budget_bytes >> 30);
+  const absl::Time deadline = SystemClock().Now() + kConnectPatience +
+                              PopulationPatience(options.host_budget_bytes);
   TERRACE_ASSIGN_OR_RETURN(
       PacketSocket connection,
       PacketSocket::Connect(path, deadline, Descriptors::kTaken));
@@ -157,9 +158,9 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Connect(
       SharedMemory memory,
       SharedMemory::Map(answered.descriptor, welcome->file_bytes,
                         welcome->memory_bytes));
-  TERRACE_ASSIGN_OR_RETURN(
-      std::unique_ptr<Relay> relay,
-      Relay::Start(std::move(connection), welcome->client, std::move(memory)));
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Relay> relay,
+                           Relay::Start(std::move(connection), welcome->client,
+                                        std::move(memory), options.io_timeout));
   return std::make_unique<ConnectedRuntime>(std::move(relay), std::move(pool));
 }
 

@@ -21,6 +21,8 @@ namespace {
 
 // Of a daemon that has closed a runtime, to have given back what it had.
 constexpr absl::Duration kEndPatience = absl::Seconds(5);
+// Of a question that is the relay's own, which no port asks.
+constexpr uint64_t kOwnNumber = UINT64_MAX;
 
 // The inbox, which is the owner of all pins, and what these point into.
 struct Pinned {
@@ -84,11 +86,13 @@ absl::Status Wrong(absl::string_view what) {
 
 absl::StatusOr<std::unique_ptr<Relay>> Relay::Start(PacketSocket socket,
                                                     ClientId client,
-                                                    SharedMemory memory) {
+                                                    SharedMemory memory,
+                                                    absl::Duration patience) {
   TERRACE_ASSIGN_OR_RETURN(WakeEvent event, WakeEvent::Make());
   try {
-    return std::unique_ptr<Relay>(new Relay(
-        std::move(socket), client, std::move(memory), std::move(event)));
+    return std::unique_ptr<Relay>(new Relay(std::move(socket), client,
+                                            std::move(memory), patience,
+                                            std::move(event)));
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start the relay's thread: ", error.what()));
@@ -96,11 +100,12 @@ absl::StatusOr<std::unique_ptr<Relay>> Relay::Start(PacketSocket socket,
 }
 
 Relay::Relay(PacketSocket socket, ClientId client, SharedMemory memory,
-             WakeEvent event)
+             absl::Duration patience, WakeEvent event)
     : socket_(socket.name()),
       channel_(std::in_place, std::move(socket), std::nullopt),
       event_(std::make_shared<WakeEvent>(std::move(event))),
-      memory_bytes_(memory.bytes()) {
+      memory_bytes_(memory.bytes()),
+      silence_(SystemClock().Now(), patience) {
   auto pinned = std::make_shared<Pinned>(std::move(memory), event_);
   inbox_ = std::shared_ptr<Inbox>(pinned, &pinned->inbox);
   port_ = std::make_shared<Port>(client, inbox_);
@@ -156,15 +161,17 @@ void Relay::Await() const {
       {{event_->descriptor(), POLLIN, 0},
        {channel_->descriptor(),
         static_cast<short>(POLLIN | (writes ? POLLOUT : 0)), 0}}};
-  poll(waits.data(), waits.size(), /*timeout=*/-1);
+  poll(waits.data(), waits.size(), PollTimeout(silence_.NextLook(Allowed())));
 }
 
 absl::Status Relay::Turn() {
   event_->Clear();
+  const absl::Time now = SystemClock().Now();
   absl::Status sent = channel_->Flush();
   if (sent.ok()) sent = SendRequests();
   // What a daemon said before it went says more than that it is gone.
-  const absl::Status heard = HearNews();
+  absl::Status heard = HearNews();
+  if (heard.ok() && sent.ok()) heard = AskInSilence(now);
   const bool says_more = !heard.ok() && !absl::IsUnavailable(heard);
   return says_more || sent.ok() ? heard : sent;
 }
@@ -238,6 +245,8 @@ void Relay::NoteDue(const JobRequest& request) {
             due.kind = Due::Kind::kStats;
           } else if constexpr (std::is_same_v<Body, CloseRequest>) {
             due.kind = Due::Kind::kClose;
+          } else if constexpr (std::is_same_v<Body, GrowRequest>) {
+            due.takes = PopulationPatience(body.bytes);
           }
           due_[body.id.number] = due;
         }
@@ -250,6 +259,7 @@ absl::Status Relay::HearNews() {
     TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message,
                              channel_->Receive());
     if (!message.has_value()) break;
+    silence_.OnHeard(SystemClock().Now());
     if (const auto* const refusal = std::get_if<Refusal>(&message->body)) {
       return refusal->why;
     }
@@ -261,6 +271,29 @@ absl::Status Relay::HearNews() {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status Relay::AskInSilence(absl::Time now) {
+  if (closed_.has_value()) return absl::OkStatus();
+  if (silence_.HasLasted(now, Allowed())) {
+    return absl::UnavailableError(absl::StrCat(
+        "it has said nothing for ", absl::FormatDuration(silence_.patience()),
+        ": it is stopped"));
+  }
+  if (!silence_.IsToBeAsked(now)) return absl::OkStatus();
+  silence_.OnAsked(now);
+  // It has been, by others; or by this question, whose answer is due still.
+  if (channel_->is_full() || due_.contains(kOwnNumber)) return absl::OkStatus();
+  JobRequests batch;
+  batch.requests.emplace_back(StatsRequest{{.number = kOwnNumber}});
+  due_[kOwnNumber] = {.kind = Due::Kind::kStats};
+  return Send(std::move(batch));
+}
+
+absl::Duration Relay::Allowed() const {
+  absl::Duration allowed;
+  for (const auto& [number, due] : due_) allowed += due.takes;
+  return allowed;
 }
 
 absl::Status Relay::Hear(AnswerNews& news) {

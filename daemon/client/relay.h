@@ -28,6 +28,7 @@
 #include "base/mutex.h"
 #include "daemon/client/queue_sinks.h"
 #include "daemon/client/shared_memory.h"
+#include "daemon/client/silence.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/message_channel.h"
 #include "daemon/wire/wake_event.h"
@@ -38,11 +39,13 @@ namespace terrace {
 
 class Relay {
  public:
-  // Pins of the memory keep it for as long as they live. ResourceExhausted:
-  // there is no descriptor or thread.
+  // Pins of the memory keep it for as long as they live. A daemon that says
+  // nothing for as long as `patience`, though it is asked, counts as gone.
+  // ResourceExhausted: there is no descriptor or thread.
   static absl::StatusOr<std::unique_ptr<Relay>> Start(PacketSocket socket,
                                                       ClientId client,
-                                                      SharedMemory memory);
+                                                      SharedMemory memory,
+                                                      absl::Duration patience);
   // Ends the connection.
   ~Relay();
   Relay(const Relay&) = delete;
@@ -67,10 +70,11 @@ class Relay {
     };
     Kind kind = Kind::kStatus;
     size_t tensors = 0;
+    absl::Duration takes;  // that the daemon says nothing else for
   };
 
   Relay(PacketSocket socket, ClientId client, SharedMemory memory,
-        WakeEvent event);
+        absl::Duration patience, WakeEvent event);
 
   void Run();
   void Await() const;
@@ -81,6 +85,9 @@ class Relay {
   void Refuse(const JobRequest& request, const absl::Status& why);
   void NoteDue(const JobRequest& request);
   absl::Status HearNews();
+  // Unavailable: the daemon has said nothing, as of then, for too long.
+  absl::Status AskInSilence(absl::Time now);
+  absl::Duration Allowed() const;
   absl::Status Hear(AnswerNews& news);
   absl::Status Hear(QueueNews& news) { return queues_->Hear(news); }
   absl::Status Hear(BytesNews& news) { return queues_->Hear(news); }
@@ -105,6 +112,7 @@ class Relay {
   std::shared_ptr<Port> port_;
   absl::flat_hash_map<uint64_t, Due> due_;
   std::optional<QueueSinks> queues_;
+  Silence silence_;
   std::atomic<bool> ends_ = false;
   std::optional<absl::Status> closed_;  // by a Close, which ended so
   mutable Mutex mutex_;

@@ -6,10 +6,16 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/process.h"
 
 namespace terrace {
+
+// How long a daemon may take to make pages of so many bytes.
+inline absl::Duration PopulationPatience(int64_t bytes) {
+  return absl::Seconds(4) * (bytes >> 30);
+}
 
 class SharedMemory {
  public:

@@ -55,16 +55,17 @@ class Runtime {
   // for this one, moves its tensors and reads and writes its disks. This
   // process has the memory as well, and computes. What it asks of the daemon is
   // `host_budget_bytes`, and `host_growth_bytes` for later; `eviction`,
-  // `prefetch`, `job` and threads are as ever, and what else is the daemon's to
-  // say is InvalidArgument: tiers, paths, an engine, a pace, a profile, huge
-  // pages, a timeout or weights of I/O.
+  // `prefetch`, `job` and threads are as ever, `io_timeout` is how long the
+  // daemon may say nothing at all, and what else is its to say is
+  // InvalidArgument: tiers, paths, an engine, a pace, a profile, huge pages or
+  // weights of I/O.
   // NotFound: nobody listens there; PermissionDenied: this user may not, or the
   // daemon refuses it; ResourceExhausted: beyond a quota (names the limit and
   // the use), or no such memory; DeadlineExceeded: no answer for a minute, and
-  // 4 s more for each GiB. Once the daemon is gone every request is
-  // Unavailable: its tensors are lost, the bytes of pins stay readable, and a
-  // checkpoint is where to go on from. Stats are then the last that were told,
-  // and Close is OK.
+  // 4 s more for each GiB. Once the daemon is gone, or has stopped, every
+  // request is Unavailable: its tensors are lost, the bytes of pins stay
+  // readable, and a checkpoint is where to go on from. Stats are then the last
+  // that were told, and Close is OK.
   static absl::StatusOr<std::unique_ptr<Runtime>> Connect(
       const std::string& socket, const Options& options);
 

@@ -24,8 +24,10 @@ inline constexpr bool kChildrenHaveThreads =
 
 inline absl::StatusOr<std::unique_ptr<Runtime>> ConnectAs(
     const RunningDaemon& daemon, int64_t memory_bytes,
-    const std::string& job = "", int64_t growth_bytes = 0) {
+    const std::string& job = "", int64_t growth_bytes = 0,
+    absl::Duration patience = Options().io_timeout) {
   Options options;
+  options.io_timeout = patience;
   options.host_budget_bytes = memory_bytes;
   options.host_growth_bytes = growth_bytes;
   options.job = job;

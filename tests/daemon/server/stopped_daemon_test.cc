@@ -1,10 +1,15 @@
 // A daemon one of whose threads has stopped, as by a fault of its own.
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/daemon/server/connected_job.h"
 #include "tests/daemon/server/running_daemon.h"
 #include "tests/daemon/server/stopped_thread.h"
 
@@ -59,6 +64,86 @@ TEST(StoppedDaemonTest, ASecondSignalEndsItAtOnce) {
   const ChildResult& ended = daemon.Wait();
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_THAT(ended.errors, HasSubstr("told to end a second time"));
+}
+
+constexpr absl::Duration kPatience = absl::Seconds(1);
+constexpr int64_t kJobBytes = 1 << 20;
+
+// What waits without a deadline ends, with an error that says why.
+void ExpectTold(Runtime& job) {
+  const absl::Time before = SystemClock().Now();
+  const absl::Status told = RegisterOf(job, "b", 4096).status();
+  EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+  EXPECT_THAT(std::string(told.message()), HasSubstr("it is stopped"));
+  EXPECT_LT(SystemClock().Now() - before, absl::Seconds(20));
+}
+
+TEST(StoppedDaemonTest, WhoWaitsForOneIsTold) {
+  RunningDaemon daemon("");
+  ASSERT_TRUE(daemon.Serves());
+  auto job = ConnectAs(daemon, kJobBytes, "", 0, kPatience);
+  ASSERT_TRUE(job.ok()) << job.status();
+  const TensorId a = *RegisterOf(**job, "a", 4096);
+  auto held = (*job)->Acquire(a, Access::kOverwrite, Later());
+  ASSERT_TRUE(held.ok());
+  WritePattern(held->data(), 1);
+  daemon.Kill(SIGSTOP);
+  ExpectTold(**job);
+  EXPECT_TRUE(HasPattern(held->data(), 1));
+  EXPECT_TRUE((*job)->Close(Later()).ok());
+  daemon.Kill(SIGCONT);
+  // It finds that the process has gone on without it.
+  held->Release();
+  job->reset();
+  EXPECT_TRUE(ConnectAs(daemon, 7 * kJobBytes).ok());
+}
+
+TEST(StoppedDaemonTest, WhoseSessionHasStoppedIsToldAndOthersAreServed) {
+  RunningDaemon daemon("");
+  ASSERT_TRUE(daemon.Serves());
+  auto job = ConnectAs(daemon, kJobBytes, "", 0, kPatience);
+  ASSERT_TRUE(job.ok()) << job.status();
+  StoppedThread session(daemon.pid(), "terrace-session");
+  if (!session.ok()) GTEST_SKIP() << "a child may not be traced here";
+  ExpectTold(**job);
+  auto other = ConnectAs(daemon, kJobBytes);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_TRUE(FillOf(**other, *RegisterOf(**other, "a", 4096), 1));
+}
+
+// Silence is the daemon's alone: what it says meanwhile is there to be read.
+TEST(StoppedDaemonTest, WhoWasStoppedItselfGoesOn) {
+  if (!kChildrenHaveThreads) GTEST_SKIP() << "a child may have no threads";
+  RunningDaemon daemon("");
+  ASSERT_TRUE(daemon.Serves());
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto job = ConnectAs(daemon, kJobBytes, "", 0, kPatience);
+    if (!job.ok()) _exit(1);
+    const auto tensor = RegisterOf(**job, "a", 4096);
+    if (!tensor.ok() || write(told[1], "!", 1) != 1) _exit(2);
+    const absl::Time until = SystemClock().Now() + 6 * kPatience;
+    while (SystemClock().Now() < until) {
+      if (!FillOf(**job, *tensor, 1) || !Holds(**job, *tensor, 1)) _exit(3);
+    }
+    job->reset();
+    _exit(0);
+  }
+  char word = 0;
+  ASSERT_EQ(read(told[0], &word, 1), 1);
+  for (int round = 0; round < 2; ++round) {
+    absl::SleepFor(kPatience / 2);
+    kill(child, SIGSTOP);
+    absl::SleepFor(2 * kPatience);
+    kill(child, SIGCONT);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  close(told[0]);
+  close(told[1]);
 }
 
 }  // namespace
