@@ -20,7 +20,10 @@ INSTALL_TEST = 'tests/install/install_test.cmake'
 OWN_BUILD = {'tests/install/app/app.cc': INSTALL_TEST,
              'tests/install/torch_app/app.cc': INSTALL_TEST}
 # Objects that are compiled once for several programs, and one of these.
-SHARED_OBJECTS = {'contract_tests': 'contract_test'}
+SHARED_OBJECTS = {'contract_tests': 'contract_test',
+                  'contract_bytes_tests': 'contract_bytes_test',
+                  'fault_sweep_tests': 'fault_sweep_test',
+                  'torch_hook_tests': 'torch_hook_test'}
 
 
 def check(tree, build, ctest, without):
