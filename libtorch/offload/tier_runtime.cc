@@ -1,5 +1,7 @@
 #include "libtorch/offload/tier_runtime.h"
 
+#include <algorithm>
+
 namespace terrace {
 
 absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const PlaceOptions& asked,
@@ -11,7 +13,9 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const PlaceOptions& asked,
   if (!asked.daemon.empty()) {
     runtime.daemon = asked.daemon;
     runtime.job = asked.job;
-    runtime.host_budget_bytes = budget_bytes;
+    // What is smaller than the least of any Runtime is had there all the same,
+    // as it is where no Runtime is needed.
+    runtime.host_budget_bytes = std::max(budget_bytes, 3 * ResidentBytes(1));
     return Runtime::Create(runtime);
   }
   runtime.engine = asked.engine;

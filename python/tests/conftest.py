@@ -16,6 +16,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+import over_daemon  # noqa: E402
 import terrace  # noqa: E402
 import turns  # noqa: E402
 
@@ -29,6 +30,26 @@ def pytest_runtest_protocol(item):
         return (yield)
     with TURNS.turn(item.get_closest_marker('alone') is not None):
         return (yield)
+
+
+def pytest_addoption(parser):
+    parser.addoption('--daemon', action='store_true',
+                     help='over a host\'s daemon: see over_daemon.py')
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption('--daemon'):
+        over_daemon.leave_out(items)
+
+
+@pytest.fixture(scope='session', autouse=True)
+def _over_a_daemon(request, tmp_path_factory):
+    if not request.config.getoption('--daemon'):
+        yield
+        return
+    end = over_daemon.begin(tmp_path_factory.mktemp('daemon'))
+    yield
+    end()
 
 
 @pytest.fixture(autouse=True)

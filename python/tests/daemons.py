@@ -17,13 +17,13 @@ needs_terraced = pytest.mark.skipif(
 
 
 class Daemon:
-    def __init__(self, folder, text=''):
+    def __init__(self, folder, text='', memory='32MiB', disk='64MiB'):
         self.path = folder / 'path'
         self.path.mkdir()
         self.socket = f'{folder}/s'
         config = folder / 'terraced.toml'
         config.write_text(
-            f"tiers = ['dram=32MiB', 'nvme:{self.path}=64MiB']\n{text}")
+            f"tiers = ['dram={memory}', 'nvme:{self.path}={disk}']\n{text}")
         self.process = subprocess.Popen(
             [TERRACED, '--config', config, '--socket', self.socket],
             stderr=subprocess.PIPE, text=True)

@@ -88,6 +88,21 @@ def test_all_of_a_model_may_be_in_its_memory(daemon):  # noqa: F811
     assert stats['bytes_read'] == 0 and stats['budget_bytes'] < 8 * MIB
 
 
+def test_a_model_of_next_to_nothing_has_the_least_there_is(
+        daemon):  # noqa: F811
+    def loss(model, generator):
+        return model(torch.randn(3, 2, generator=generator)).square().mean()
+    for budget in (None, '10%', '1MiB'):
+        check_identical_runs(
+            _tiny,
+            lambda model: train(model, loss, lambda parameters: terrace.AdamW(
+                list(parameters), lr=1e-2)),
+            lambda model: below(model, daemon, memory_budget=budget))
+    optimizer = terrace.AdamW(torch.nn.Linear(2, 1).parameters(),
+                              daemon=daemon.socket)
+    optimizer.close()
+
+
 def test_two_models_of_a_process_share_it(daemon):  # noqa: F811
     one, two = mlp(seed=1), mlp(seed=2)
     before = values(one), values(two)
@@ -156,6 +171,11 @@ def test_once_it_is_gone_an_operation_says_so(daemon):  # noqa: F811
     with pytest.raises(OSError):
         offload.close()
     assert time.monotonic() - before < 60
+
+
+def _tiny():
+    torch.manual_seed(1)
+    return torch.nn.Linear(2, 1)
 
 
 def _is_empty(daemon):
