@@ -158,9 +158,11 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Connect(
       SharedMemory memory,
       SharedMemory::Map(answered.descriptor, welcome->file_bytes,
                         welcome->memory_bytes));
-  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Relay> relay,
-                           Relay::Start(std::move(connection), welcome->client,
-                                        std::move(memory), options.io_timeout));
+  TERRACE_ASSIGN_OR_RETURN(
+      std::unique_ptr<Relay> relay,
+      Relay::Start(
+          std::move(connection), welcome->client, std::move(memory),
+          options.io_timeout + PopulationPatience(options.host_budget_bytes)));
   return std::make_unique<ConnectedRuntime>(std::move(relay), std::move(pool));
 }
 

@@ -1,5 +1,8 @@
 #include "daemon/client/queue_sinks.h"
 
+#include <algorithm>
+
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -19,11 +22,19 @@ std::vector<ReadyGroup> Failed(uint64_t tag, const absl::Status& why) {
 
 }  // namespace
 
+void QueueSinks::OpenQueue(int64_t id) {
+  slots_[id] = port_->OpenQueue(id);
+  last_ = std::max(last_, id);
+}
+
+void QueueSinks::OpenBytes(int64_t id) {
+  bytes_[id] = port_->OpenBytes(id);
+  last_ = std::max(last_, id);
+}
+
 absl::Status QueueSinks::Hear(QueueNews& news) {
   const auto found = slots_.find(news.queue);
-  if (found == slots_.end()) {
-    return WrongNews(absl::StrCat("news of no queue: ", news.queue));
-  }
+  if (found == slots_.end()) return HearOfNone(news.queue, news.groups);
   TERRACE_RETURN_IF_ERROR(CheckGroups(news.groups));
   found->second->Publish(&news.groups, news.blocked_by_own_pins, news.processed,
                          news.blocked_also);
@@ -32,12 +43,18 @@ absl::Status QueueSinks::Hear(QueueNews& news) {
 
 absl::Status QueueSinks::Hear(BytesNews& news) {
   const auto found = bytes_.find(news.queue);
-  if (found == bytes_.end()) {
-    return WrongNews(absl::StrCat("news of no queue of bytes: ", news.queue));
-  }
+  if (found == bytes_.end()) return HearOfNone(news.queue, news.groups);
   TERRACE_RETURN_IF_ERROR(CheckGroups(news.groups));
   found->second->Publish(&news.groups, &news.recalls);
   return absl::OkStatus();
+}
+
+absl::Status QueueSinks::HearOfNone(
+    int64_t queue, const std::vector<ReadyGroup>& groups) const {
+  const bool has_pins = absl::c_any_of(
+      groups, [](const ReadyGroup& each) { return each.grants.ok(); });
+  if (!Has(queue) && queue <= last_ && !has_pins) return absl::OkStatus();
+  return WrongNews(absl::StrCat("news of no such queue: ", queue));
 }
 
 absl::Status QueueSinks::CheckGroups(

@@ -27,8 +27,8 @@ class QueueSinks {
     return slots_.contains(queue) || bytes_.contains(queue);
   }
   // Each before its customer is told of the queue.
-  void OpenQueue(int64_t id) { slots_[id] = port_->OpenQueue(id); }
-  void OpenBytes(int64_t id) { bytes_[id] = port_->OpenBytes(id); }
+  void OpenQueue(int64_t id);
+  void OpenBytes(int64_t id);
 
   // Internal: news that no daemon gives.
   absl::Status Hear(QueueNews& news);
@@ -43,6 +43,10 @@ class QueueSinks {
   void CloseAll();
 
  private:
+  // What comes of a queue that has gone tells nobody anything; of one that was
+  // never there, or with pins, it is Internal.
+  absl::Status HearOfNone(int64_t queue,
+                          const std::vector<ReadyGroup>& groups) const;
   absl::Status CheckGroups(const std::vector<ReadyGroup>& groups) const;
   absl::Status CheckGrants(const ReadyGroup& group) const;
 
@@ -50,6 +54,7 @@ class QueueSinks {
   const int64_t memory_bytes_;
   absl::flat_hash_map<int64_t, std::shared_ptr<QueueSink>> slots_;
   absl::flat_hash_map<int64_t, std::shared_ptr<ByteSink>> bytes_;
+  int64_t last_ = -1;  // of those that were opened, whose ids rise
 };
 
 }  // namespace terrace

@@ -259,7 +259,8 @@ absl::Status Relay::HearNews() {
     TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message,
                              channel_->Receive());
     if (!message.has_value()) break;
-    silence_.OnHeard(SystemClock().Now());
+    // While the mover has a question, its answer alone says that all turn.
+    if (!due_.contains(kOwnNumber)) silence_.OnHeard(SystemClock().Now());
     if (const auto* const refusal = std::get_if<Refusal>(&message->body)) {
       return refusal->why;
     }
@@ -282,8 +283,7 @@ absl::Status Relay::AskInSilence(absl::Time now) {
   }
   if (!silence_.IsToBeAsked(now)) return absl::OkStatus();
   silence_.OnAsked(now);
-  // It has been, by others; or by this question, whose answer is due still.
-  if (channel_->is_full() || due_.contains(kOwnNumber)) return absl::OkStatus();
+  if (channel_->is_full()) return absl::OkStatus();  // it has been, by others
   JobRequests batch;
   batch.requests.emplace_back(StatsRequest{{.number = kOwnNumber}});
   due_[kOwnNumber] = {.kind = Due::Kind::kStats};
@@ -303,6 +303,7 @@ absl::Status Relay::Hear(AnswerNews& news) {
   }
   const Due due = found->second;
   due_.erase(found);
+  if (news.number == kOwnNumber) silence_.OnHeard(SystemClock().Now());
   TERRACE_RETURN_IF_ERROR(CheckAnswer(due, news.answer));
   if (const auto* const opened = std::get_if<OpenedQueue>(&news.answer)) {
     if (due.kind == Due::Kind::kBytes) {

@@ -2,6 +2,7 @@
 // A forked child has no such mapping.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -14,7 +15,9 @@ namespace terrace {
 
 // How long a daemon may take to make pages of so many bytes.
 inline absl::Duration PopulationPatience(int64_t bytes) {
-  return absl::Seconds(4) * (bytes >> 30);
+  constexpr double kSecondsPerByte = 4.0 / (1 << 30);
+  return absl::Seconds(kSecondsPerByte *
+                       static_cast<double>(std::max<int64_t>(bytes, 0)));
 }
 
 class SharedMemory {

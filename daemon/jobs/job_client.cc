@@ -15,17 +15,32 @@ namespace {
 constexpr size_t kMostQuestions = 4096;
 // Of news, in a message.
 constexpr size_t kMostEntries = 4096;
+// Of a group: its pins go in one message.
+constexpr size_t kMostWants = 1 << 20;
 constexpr absl::Duration kLeastClosePatience = absl::Seconds(1);
+
+// How many of the groups one message has room for, the first one always.
+size_t FirstGroups(const std::vector<ReadyGroup>& groups) {
+  size_t pins = 0;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const auto& grants = groups[i].grants;
+    pins += groups[i].recalls.size() + (grants.ok() ? grants->size() : 0);
+    if (i == kMostEntries || (i > 0 && pins > kMostWants)) return i;
+  }
+  return groups.size();
+}
 
 // One message could be too long for all that a queue waited for: `news` is left
 // with the last of its groups.
 template <typename News>
 void Split(News& news, std::vector<JobNews>* messages) {
   if constexpr (requires { news.groups; }) {
-    while (news.groups.size() > kMostEntries) {
+    while (true) {
+      const size_t count = FirstGroups(news.groups);
+      if (count == news.groups.size()) return;
       News first;
       first.queue = news.queue;
-      const auto middle = news.groups.begin() + kMostEntries;
+      const auto middle = news.groups.begin() + static_cast<ptrdiff_t>(count);
       first.groups.assign(std::make_move_iterator(news.groups.begin()),
                           std::make_move_iterator(middle));
       news.groups.erase(news.groups.begin(), middle);
@@ -40,7 +55,7 @@ JobClient::JobClient(const JobRuntime& made,
                      std::shared_ptr<AnswerOutbox> outbox,
                      int64_t most_in_flight)
     : runtime_(*made.runtime),
-      memory_(made.memory),
+      memory_(*made.memory),
       inbox_(runtime_.mover().inbox()),
       outbox_(std::move(outbox)),
       id_(runtime_.mover().ports().Join(outbox_)),
@@ -113,9 +128,7 @@ absl::Status JobClient::Ask(Body request) {
 // The session waits for the pages meanwhile, and this process with it alone.
 absl::Status JobClient::Pass(GrowRequest request) {
   outbox_->Deliver(request.id.number,
-                   memory_ == nullptr
-                       ? runtime_.GrowMemory(request.bytes)
-                       : memory_->GrowMemory(runtime_, request.bytes));
+                   memory_.GrowMemory(runtime_, request.bytes));
   return absl::OkStatus();
 }
 
@@ -135,11 +148,26 @@ absl::Status JobClient::Pass(CloseRequest request) {
   return absl::OkStatus();
 }
 
+void JobClient::KeepOwnPins(PushBytesRequest* request) const {
+  absl::flat_hash_set<uint64_t> kept;
+  std::erase_if(request->in_use, [&](uint64_t token) {
+    return ClientOfToken(token) == id_ &&
+           (!pins_.contains(token) || !kept.insert(token).second);
+  });
+  request->in_use.shrink_to_fit();
+}
+
 template <typename Push>
 void JobClient::AddGroup(Push request) {
   const int64_t queue = request.queue;
   const uint64_t tag = request.tag;
+  if constexpr (std::is_same_v<Push, PushBytesRequest>) KeepOwnPins(&request);
   absl::Status wrong = CheckInFlight(/*is_question=*/false);
+  if (request.wants.size() > kMostWants) {
+    wrong = absl::ResourceExhaustedError(
+        absl::StrCat("a group of ", request.wants.size(),
+                     " tensors; a daemon's has at most ", kMostWants));
+  }
   if (wrong.ok()) wrong = intake_.Post(std::move(request));
   const auto found = queues_.find(queue);
   if (found != queues_.end()) {
@@ -269,7 +297,7 @@ bool JobClient::End() {
     if (!is_of_groups) outbox_->Add(std::move(entry));
   }
   held_pins_ |= !pins_.empty();
-  if (held_pins_ && memory_ != nullptr) memory_->KeepSpill();
+  if (held_pins_) memory_.KeepSpill();
   for (const uint64_t token : std::exchange(pins_, {})) {
     inbox_->EndPin(token, PinEnd::kDiscard);
   }

@@ -80,6 +80,9 @@ class JobClient {
   absl::Status Ask(Body request);
   template <typename Push>
   void AddGroup(Push request);
+  // Of pins that it has not, or has named before, nothing is kept while the
+  // group waits.
+  void KeepOwnPins(PushBytesRequest* request) const;
   template <typename Body>
   absl::Status Pass(Body request) {
     return intake_.Post(std::move(request));
@@ -102,7 +105,7 @@ class JobClient {
   Stats LastOfRuntime() const;
 
   LocalRuntime& runtime_;
-  const std::shared_ptr<JobMemory> memory_;
+  JobMemory& memory_;
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<AnswerOutbox> outbox_;
   const ClientId id_;

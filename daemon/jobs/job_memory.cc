@@ -13,6 +13,7 @@ absl::StatusOr<int64_t> JobMemory::Take(int64_t size_bytes) {
 }
 
 void JobMemory::Give(const Extent& range) {
+  if (has_leaked_) return;
   if (keeps_) {
     charged_bytes_ += range.size_bytes;
     return;
@@ -21,18 +22,24 @@ void JobMemory::Give(const Extent& range) {
   charge_->Give(range.size_bytes);
 }
 
-absl::Status JobMemory::GrowMemory(Runtime& runtime, int64_t bytes) {
+void JobMemory::Leak() {
+  has_leaked_ = true;
+  spill_.Leak();
+}
+
+absl::Status JobMemory::GrowMemory(LocalRuntime& runtime, int64_t bytes) {
   // What is more than there can be the runtime refuses.
   constexpr int64_t kMost = INT64_MAX / 4;
   if (bytes <= 0 || bytes > kMost) return runtime.GrowMemory(bytes);
   const int64_t whole = RoundUp(bytes, kBlockBytes);
   TERRACE_RETURN_IF_ERROR(charge_->Take(whole));
+  const size_t before = runtime.arena().bytes().size();
   absl::Status grown = runtime.GrowMemory(bytes);
-  if (grown.ok()) {
-    charged_bytes_ += whole;
-  } else {
-    charge_->Give(whole);
-  }
+  // A runtime that closes may refuse what has its pages already.
+  const auto added =
+      static_cast<int64_t>(runtime.arena().bytes().size() - before);
+  charged_bytes_ += added;
+  if (added < whole) charge_->Give(whole - added);
   return grown;
 }
 

@@ -31,11 +31,12 @@ class JobMemory final : public SpillSource {
   // ResourceExhausted also: a quota has no room for it.
   absl::StatusOr<int64_t> Take(int64_t size_bytes) override;
   void Give(const Extent& range) override;
-  void Leak() override { spill_.Leak(); }
+  // What is taken stays charged, too.
+  void Leak() override;
 
-  // As Runtime's, of the arena's runtime; ResourceExhausted also: a quota has
-  // no room for it.
-  absl::Status GrowMemory(Runtime& runtime, int64_t bytes);
+  // As the runtime's, which has the arena; ResourceExhausted also: a quota has
+  // no room for it. What grew is charged though the runtime refused it.
+  absl::Status GrowMemory(LocalRuntime& runtime, int64_t bytes);
   // The process uses its pins though they have ended here: what is given from
   // here on keeps its pages.
   void KeepSpill() { keeps_ = true; }
@@ -45,7 +46,11 @@ class JobMemory final : public SpillSource {
  private:
   SharedSpill spill_;
   const std::unique_ptr<Charge> charge_;
+  bool has_leaked_ = false;  // the mover's
+  // Set by the session's thread before it posts the pins' ends, which the mover
+  // hears after it.
   std::atomic<bool> keeps_ = false;
+  // Added to by both; read once the runtime has ended.
   std::atomic<int64_t> charged_bytes_ = 0;
 };
 

@@ -34,6 +34,15 @@ int64_t MemoryBytesOf(const Hello& hello) {
   return RoundUp(std::min(hello.memory_bytes, kMost), kBlockBytes);
 }
 
+JobAddresses AddressesOf(const JobTiers& tiers, const JobName& job,
+                         const Hello& hello) {
+  // One group that is larger than that beyond its budget does without.
+  constexpr int64_t kMostSpill = int64_t{64} << 30;
+  const int64_t most = tiers.ledger->LimitOf(job, TierName(tiers.memory));
+  return {.growth_bytes = std::min(hello.growth_bytes, most),
+          .spill_bytes = std::min(most, kMostSpill)};
+}
+
 absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
                                           const JobName& job,
                                           const Hello& hello) {
@@ -42,14 +51,13 @@ absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
   options.tiers.front().budget_bytes = hello.memory_bytes;
   options.tiers.insert(options.tiers.end(), tiers.below.begin(),
                        tiers.below.end());
-  // Addresses, beyond which no quota lets it grow.
-  const int64_t most_bytes = tiers.memory.budget_bytes;
-  options.host_growth_bytes = std::min(hello.growth_bytes, most_bytes);
+  const JobAddresses addresses = AddressesOf(tiers, job, hello);
+  options.host_growth_bytes = addresses.growth_bytes;
   options.eviction = hello.eviction;
   options.prefetch = hello.prefetch;
   options.thread_pool = tiers.pool;
   TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts,
-                           PartsOf(options, most_bytes));
+                           PartsOf(options, addresses.spill_bytes));
   for (size_t i = 0; i < parts.paths.size(); ++i) {
     parts.paths[i].file =
         MakeChargedDiskFile(std::move(parts.paths[i].file),

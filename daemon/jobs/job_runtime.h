@@ -26,8 +26,17 @@ struct JobTiers {
 // What such a process takes of the memory at its start: whole pages.
 int64_t MemoryBytesOf(const Hello& hello);
 
+// Addresses of its memory file, beyond what it takes at its start: as far as it
+// may grow, and for what spills over.
+struct JobAddresses {
+  int64_t growth_bytes = 0;
+  int64_t spill_bytes = 0;
+};
+JobAddresses AddressesOf(const JobTiers& tiers, const JobName& job,
+                         const Hello& hello);
+
 struct JobRuntime {
-  std::shared_ptr<JobMemory> memory;  // null: nobody counts what it takes
+  std::shared_ptr<JobMemory> memory;  // the runtime's spill
   std::unique_ptr<LocalRuntime> runtime;
 };
 

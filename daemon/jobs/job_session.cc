@@ -55,7 +55,7 @@ JobSession::Ended JobSession::Serve() {
   if (!made.ok()) return {.how = Refuse(made.status())};
   const std::shared_ptr<JobMemory> memory = made->memory;
   Ended end = Serve(*std::move(made));
-  if (memory != nullptr) end.charged_bytes = memory->charged_bytes();
+  end.charged_bytes = memory->charged_bytes();
   return end;
 }
 

@@ -25,6 +25,8 @@ constexpr size_t kMostNameBytes = 255;
 constexpr size_t kMostVersionBytes = 32;
 // Where a quota says nothing.
 constexpr int64_t kRequests = 1 << 20;
+// Half of an address space.
+constexpr int64_t kMostAddressBytes = int64_t{1} << 46;
 
 // Of a process that is connected. None: it has gone; or else ResourceExhausted.
 absl::StatusOr<OwnDescriptor> OpenProcess(pid_t pid) {
@@ -107,6 +109,7 @@ absl::Status JobTable::Admit(const Peer& peer, const Hello& hello) {
   Sweep();
   const JobName name{peer.uid, hello.job};
   TERRACE_RETURN_IF_ERROR(CheckArenas(name));
+  TERRACE_RETURN_IF_ERROR(CheckAddresses(AddressBytesOf(name, hello)));
   return ledger_->Take(name, TierName(tiers_.memory), MemoryBytesOf(hello));
 }
 
@@ -136,6 +139,24 @@ absl::Status JobTable::CheckArenas(const JobName& name) const {
   return check(JobText(name), config_.OfJob(user, name.job), of_job);
 }
 
+int64_t JobTable::AddressBytesOf(const JobName& name,
+                                 const Hello& hello) const {
+  const JobAddresses more = AddressesOf(tiers_, name, hello);
+  return MemoryBytesOf(hello) + more.growth_bytes + more.spill_bytes;
+}
+
+absl::Status JobTable::CheckAddresses(int64_t bytes) const {
+  int64_t used = 0;
+  for (const auto& [number, entry] : sessions_) {
+    used += entry.use.address_bytes;
+  }
+  if (bytes <= kMostAddressBytes - used) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "addresses of ", bytes, " bytes for the memory, its growth and what ",
+      "spills over: all of this host's jobs together have ", used,
+      ", and the limit is ", kMostAddressBytes));
+}
+
 absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
                              uint64_t sequence, const Hello& hello) {
   const JobName name{peer.uid, hello.job};
@@ -163,8 +184,10 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
     ledger_->Give(name, TierName(tiers_.memory), bytes);
     return session.status();
   }
-  sessions_[number] = {
-      peer, {name, bytes}, *std::move(process), *std::move(session)};
+  sessions_[number] = {peer,
+                       {name, bytes, AddressBytesOf(name, hello)},
+                       *std::move(process),
+                       *std::move(session)};
   return absl::OkStatus();
 }
 

@@ -76,6 +76,7 @@ class JobTable {
   struct Use {
     JobName name;
     int64_t memory_bytes = 0;
+    int64_t address_bytes = 0;  // of the daemon's own
   };
   // What sessions' threads have.
   struct Shared {
@@ -104,6 +105,9 @@ class JobTable {
   // Its connection counts no more, either.
   void Give(const Use& use);
   absl::Status CheckArenas(const JobName& name) const;
+  int64_t AddressBytesOf(const JobName& name, const Hello& hello) const;
+  // What is mapped for all must fit the daemon's address space.
+  absl::Status CheckAddresses(int64_t bytes) const;
 
   const JobTiers tiers_;
   const std::unique_ptr<TierLedger> ledger_;

@@ -94,7 +94,8 @@ struct Options {
   // How long a device may leave a transfer unanswered: then it is
   // DeadlineExceeded and its buffer quarantined. Time behind our own transfers
   // does not count while the device answers these; a single request, of up to
-  // 4 MiB, must be served within it. Of a daemon: how long it may say nothing.
+  // 4 MiB, must be served within it. Of a daemon: how long it may say nothing,
+  // and 4 s more for each GiB of the budget.
   absl::Duration io_timeout = absl::Seconds(60);
   IoWeights io_weights;
   // A file of `terrace tune`: the windows and speeds to begin with; what the

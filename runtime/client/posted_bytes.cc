@@ -46,16 +46,16 @@ class PostedBytes final : public ByteQueue {
 
   absl::StatusOr<Awaited> Await(uint64_t request, Time deadline) override {
     if (IsClosed()) return client_.Closed();
-    TERRACE_ASSIGN_OR_RETURN(BytePort::News news,
-                             port_->Take(client_.clock(), request,
-                                         client_.clock().FromWall(deadline)));
+    absl::StatusOr<BytePort::News> news = port_->Take(
+        client_.clock(), request, client_.clock().FromWall(deadline));
+    if (!news.ok()) return WhyNot(news.status());
     Awaited awaited;
-    awaited.recalls = std::move(news.recalls);
-    if (!news.group.has_value()) return awaited;
-    awaited.cause = news.group->cause;
-    awaited.beyond_bytes = news.group->beyond_bytes;
-    awaited.ahead = news.group->ahead;
-    awaited.pins = client_.MakePins(port_, news.group->grants);
+    awaited.recalls = std::move(news->recalls);
+    if (!news->group.has_value()) return awaited;
+    awaited.cause = news->group->cause;
+    awaited.beyond_bytes = news->group->beyond_bytes;
+    awaited.ahead = news->group->ahead;
+    awaited.pins = client_.MakePins(port_, news->group->grants);
     return awaited;
   }
 
@@ -71,8 +71,10 @@ class PostedBytes final : public ByteQueue {
 
   absl::StatusOr<std::vector<uint64_t>> AwaitRecalls(Time deadline) override {
     if (IsClosed()) return client_.Closed();
-    return port_->TakeRecalls(client_.clock(),
-                              client_.clock().FromWall(deadline));
+    absl::StatusOr<std::vector<uint64_t>> recalls =
+        port_->TakeRecalls(client_.clock(), client_.clock().FromWall(deadline));
+    if (!recalls.ok()) return WhyNot(recalls.status());
+    return recalls;
   }
   void WakeRecalls() override {
     if (client_.IsOwnProcess()) port_->WakeRecalls();
@@ -101,6 +103,10 @@ class PostedBytes final : public ByteQueue {
   }
 
  private:
+  // Of one that waited while the runtime closed, or was gone.
+  absl::Status WhyNot(const absl::Status& status) const {
+    return IsClosed() ? client_.Closed() : status;
+  }
   bool IsClosed() const { return !client_.IsOwnProcess() || port_->closed(); }
 
   const QueueClient client_;

@@ -325,10 +325,20 @@ TEST_F(ConfigFileTest, ADaemonOfTheFileHasWhatGoesToDisks) {
   const auto both = Parse(members(state + ", " + parameters), {});
   ASSERT_TRUE(both.ok()) << both.status();
   EXPECT_TRUE(both->joined());
-  const auto refused = Parse(members(state), {"--daemon", "unix:/other"});
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(std::string(refused.status().message()),
-              testing::HasSubstr("terrace.daemon unix:/s"));
+  for (const std::string& zero : {state, parameters}) {
+    const auto refused = Parse(members(zero), {"--daemon", "unix:/other"});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(std::string(refused.status().message()),
+                testing::HasSubstr("terrace.daemon unix:/s"));
+  }
+  const auto job = Parse(members(parameters), {"--job", "night"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->job, "night");
+  const auto in_memory =
+      Parse(With("\"zero_optimization\": {\"offload_optimizer\": "
+                 "{\"device\": \"cpu\"}}"),
+            {"--daemon", "unix:/s"});
+  EXPECT_FALSE(in_memory.ok());
 }
 
 TEST_F(ConfigFileTest, ParametersGoWhereTheFileHasThem) {

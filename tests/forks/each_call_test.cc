@@ -267,7 +267,8 @@ class AForkAtEachCall : public ForkedRounds,
   ForkedOperation Operation() {
     return {.is_refused = [this] { return IsRefused(); },
             .give_up = [this] { GiveUp(); },
-            .work = [this] { return WorkWithItsOwn(); }};
+            .work = [this] { return WorkWithItsOwn(); },
+            .calls_vary = daemon_.has_value()};
   }
 
   TemporaryDirectory directory_;

@@ -30,6 +30,8 @@ struct ForkedOperation {
   std::function<bool()> is_refused;       // child: each call on its copies
   std::function<void()> give_up = [] {};  // child: its copies
   std::function<bool()> work = [] { return true; };  // child: of its own
+  // How many calls it makes differs, as what goes in one call does.
+  bool calls_vary = false;
 };
 
 class ForkedRounds : public testing::Test {

@@ -31,6 +31,8 @@
 #include "tests/support/medium/fake_hbm.h"
 #include "tests/support/medium/fault_medium.h"
 #include "tests/support/temporary_directory.h"
+#include "tiers/memory/host_arena.h"
+#include "tiers/memory/spill/spill_source.h"
 
 namespace terrace {
 
@@ -99,6 +101,9 @@ struct ReachedRuntime {
 };
 using RuntimeDoor = ReachedRuntime (*)(std::unique_ptr<LocalRuntime> runtime);
 inline RuntimeDoor runtime_door = nullptr;  // as they are
+// What has the memory beyond the budget of the runtime that goes through the
+// door next.
+inline std::shared_ptr<SpillSource> (*spill_door)(HostArena& arena) = nullptr;
 
 struct TestRuntimeOptions {
   int64_t budget_bytes = 64 << 10;

@@ -127,6 +127,16 @@ TEST_F(SharedSpillTest, ARangeTakesMemoryUntilItsReservationEnds) {
   EXPECT_EQ(Ours(*next, 5), std::byte{0});
 }
 
+TEST_F(SharedSpillTest, WhatHasLeakedKeepsItsPages) {
+  auto room = room_->Allocate(4 << 12);
+  ASSERT_TRUE(room.ok());
+  Ours(*room, 5) = std::byte{9};
+  const int64_t at = room->extent().offset + 5;
+  room_->Leak();
+  room->Reset();
+  EXPECT_EQ(arena_->bytes().data()[at], std::byte{9});
+}
+
 TEST_F(SharedSpillTest, WhatTheFileHasNoAddressesForIsRefused) {
   auto most = room_->Allocate(kSpill);
   ASSERT_TRUE(most.ok()) << most.status();

@@ -168,13 +168,15 @@ absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
   arena->bytes_ = absl::MakeSpan(reinterpret_cast<std::byte*>(start),
                                  static_cast<size_t>(size));
   arena->growth_bytes_ = growth;
+  arena->begin_ = arena->bytes_.data();
   arena->spill_ = {size + growth, spill};
   arena->huge_pages_ = options.huge_pages;
   if (options.shared) {
     TERRACE_RETURN_IF_ERROR(
-        arena->MapMemoryFile(arena->bytes_.data(), size + growth + spill));
+        arena->MapMemoryFile(arena->begin_, size + growth + spill));
   }
   TERRACE_RETURN_IF_ERROR(arena->Build(options));
+  if (spill > 0) TERRACE_RETURN_IF_ERROR(arena->MapSpill());
   return arena;
 }
 
@@ -218,24 +220,41 @@ absl::Status HostArena::Grow(int64_t size_bytes) {
 absl::Span<std::byte> HostArena::SpillAt(const Extent& range) const {
   TERRACE_CHECK(range.offset >= spill_.offset && range.size_bytes > 0 &&
                 range.end() <= spill_.end());
-  return {bytes_.data() + range.offset, static_cast<size_t>(range.size_bytes)};
+  return {begin_ + range.offset, static_cast<size_t>(range.size_bytes)};
+}
+
+absl::Status HostArena::MapSpill() {
+  const absl::Span<std::byte> area = SpillAt(spill_);
+  if (mprotect(area.data(), area.size(), PROT_READ | PROT_WRITE) != 0 ||
+      madvise(area.data(), area.size(), MADV_DONTFORK) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Arena(spill_.size_bytes), ": ", ErrnoName(errno)));
+  }
+  madvise(area.data(), area.size(), MADV_NOHUGEPAGE);
+  if (asked_node_ < 0) return absl::OkStatus();
+  const Binding binding =
+      required_node_ < 0 ? Binding::kPreferred : Binding::kStrict;
+  const absl::Status bound = BindToNode(area, asked_node_, binding);
+  return required_node_ < 0 ? absl::OkStatus() : bound;
 }
 
 absl::Status HostArena::PopulateSpill(const Extent& range) {
   const int64_t available = AvailableMemoryBytes();
   if (range.size_bytes > available) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        Arena(static_cast<int64_t>(bytes_.size())), ": a spill of ",
-        range.size_bytes, " bytes: only ", available,
-        " bytes of memory are available to this process"));
+        "a spill of ", range.size_bytes, " bytes: only ", available,
+        " bytes of memory are available to this "
+        "process"));
   }
-  const absl::Span<std::byte> area = SpillAt(range);
-  absl::Status status = Commit(area);
-  if (!status.ok()) Uncommit(area);
+  absl::Status status = Populate(SpillAt(range));
+  if (!status.ok()) EmptySpill(range);
   return status;
 }
 
-void HostArena::EmptySpill(const Extent& range) { Uncommit(SpillAt(range)); }
+void HostArena::EmptySpill(const Extent& range) {
+  const absl::Span<std::byte> area = SpillAt(range);
+  madvise(area.data(), area.size(), MADV_REMOVE);
+}
 
 // Nobody else can shrink the file, which would make an access here a fault, nor
 // enlarge it beyond what was counted for it.

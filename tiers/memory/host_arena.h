@@ -68,7 +68,8 @@ class HostArena {
   absl::Status Grow(int64_t size_bytes);
 
   // The addresses of HostArenaOptions::spill_bytes, in whole blocks of 4 KiB,
-  // as an extent of what begins with bytes().
+  // as an extent of what begins with bytes(). One thread may use them while
+  // another grows the arena.
   const Extent& spill() const { return spill_; }
   // Makes memory of such a range. ResourceExhausted: there is none, or none on
   // the node, and nothing has changed.
@@ -107,6 +108,8 @@ class HostArena {
   // Makes pages of the reserved addresses.
   absl::Status Commit(absl::Span<std::byte> area);
   absl::Status MapMemoryFile(std::byte* begin, int64_t size_bytes);
+  // Addresses of one mapping, however many ranges of them have memory.
+  absl::Status MapSpill();
   absl::Span<std::byte> SpillAt(const Extent& range) const;
   // The pages of what could not be committed go back.
   void Uncommit(absl::Span<std::byte> area) const;
@@ -119,6 +122,8 @@ class HostArena {
   OwnDescriptor memory_file_;
   int64_t memory_file_bytes_ = 0;
   int64_t growth_bytes_ = 0;  // that are left
+  // These stay as they are made: the spill's users need not know of growth.
+  std::byte* begin_ = nullptr;
   Extent spill_;
   HugePages huge_pages_ = HugePages::kPreferred;
   double huge_page_share_ = 0;

@@ -280,8 +280,14 @@ absl::Status Laying::CheckWarmup() const {
 }
 
 absl::Status Laying::LayOffload() {
+  if (Given("--daemon") && !settings_.daemon.empty() &&
+      flags_.daemon != settings_.daemon) {
+    return Contradiction(absl::StrCat("--daemon ", flags_.daemon),
+                         absl::StrCat("terrace.daemon ", settings_.daemon));
+  }
   if (settings_.offload_device == OffloadDevice::kCpu) {
-    for (const char* flag : {"--nvme-path", "--memory-budget", "--tier"}) {
+    for (const char* flag :
+         {"--nvme-path", "--memory-budget", "--tier", "--daemon"}) {
       if (!Given(flag)) continue;
       return Contradiction(flag, absl::StrCat(kDevice, " \"cpu\""));
     }
@@ -298,12 +304,10 @@ absl::Status Laying::LayOffload() {
         absl::StrCat("--nvme-path ", absl::StrJoin(flags_.nvme_paths, ", ")),
         absl::StrCat(kPath, " ", absl::StrJoin(settings_.nvme_paths, ", ")));
   }
-  if (Given("--daemon") && flags_.daemon != settings_.daemon) {
+  if (Given("--daemon") && settings_.daemon.empty()) {
     return Contradiction(
         absl::StrCat("--daemon ", flags_.daemon),
-        settings_.daemon.empty()
-            ? absl::StrCat(kPath, " ", absl::StrJoin(settings_.nvme_paths, ","))
-            : absl::StrCat("terrace.daemon ", settings_.daemon));
+        absl::StrCat(kPath, " ", absl::StrJoin(settings_.nvme_paths, ",")));
   }
   flags_.nvme_paths = settings_.nvme_paths;
   flags_.daemon = settings_.daemon;

@@ -6,7 +6,7 @@ namespace train_gpt {
 
 absl::Status CheckDaemon(const std::set<std::string>& given,
                          const Flags& flags) {
-  if (flags.daemon.empty()) {
+  if (flags.daemon.empty() && flags.parameter_daemon.empty()) {
     if (flags.job.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError("--job needs --daemon");
   }

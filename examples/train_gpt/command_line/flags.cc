@@ -161,7 +161,7 @@ std::vector<FlagSpec> OffloadFlags() {
           "memory and the paths",
           [](Draft * d) -> auto& { return d->flags.daemon; }),
       TextFlag(
-          "--job", "NAME", "with --daemon: whose quota it is",
+          "--job", "NAME", "with a daemon: whose quota it is",
           [](Draft * d) -> auto& { return d->flags.job; }),
       SwitchFlag("--unsafe-media",
                  "an ordinary file may play persistent memory: for tests",

@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -9,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "daemon/jobs/job_memory.h"
 #include "daemon/jobs/job_session.h"
 #include "daemon/wire/packet_listener.h"
 #include "daemon/wire/poll_timeout.h"
@@ -53,7 +56,36 @@ class Reaper {
   std::thread thread_;
 };
 
-const bool is_set = (runtime_door = &ConnectTo, true);
+// Counts what a job takes beside its budget.
+class CountedCharge final : public Charge {
+ public:
+  explicit CountedCharge(std::shared_ptr<std::atomic<int64_t>> taken)
+      : taken_(std::move(taken)) {}
+  absl::Status Take(int64_t bytes) override {
+    *taken_ += bytes;
+    return absl::OkStatus();
+  }
+  void Give(int64_t bytes) override { *taken_ -= bytes; }
+
+ private:
+  const std::shared_ptr<std::atomic<int64_t>> taken_;
+};
+
+// Of the runtime that comes next.
+struct NextMemory {
+  std::shared_ptr<std::atomic<int64_t>> taken;
+  std::shared_ptr<JobMemory> memory;
+};
+NextMemory next;
+
+std::shared_ptr<SpillSource> MakeMemory(HostArena& arena) {
+  next.taken = std::make_shared<std::atomic<int64_t>>(0);
+  next.memory = std::make_shared<JobMemory>(
+      arena, std::make_unique<CountedCharge>(next.taken));
+  return next.memory;
+}
+
+const bool is_set = (runtime_door = &ConnectTo, spill_door = &MakeMemory, true);
 
 PacketSocket AcceptOne(PacketListener& listener) {
   while (true) {
@@ -72,21 +104,24 @@ std::shared_ptr<Reaper> BeginSession(PacketListener& listener,
   const auto packet = socket.Await(SystemClock().Now() + absl::Seconds(60));
   const Envelope hello = *Decode(packet->bytes);
   EXPECT_TRUE(std::holds_alternative<Hello>(hello.body));
-  auto holder =
-      std::make_shared<std::unique_ptr<LocalRuntime>>(std::move(runtime));
+  auto holder = std::make_shared<JobRuntime>(
+      JobRuntime{std::move(next.memory), std::move(runtime)});
   auto reaper = std::make_shared<Reaper>();
   JobSession::Parts parts{
       .socket = std::move(socket),
       .peer = peer,
       .sequence = hello.sequence,
       .make_runtime = [holder]() -> absl::StatusOr<JobRuntime> {
-        return JobRuntime{.runtime = std::move(*holder)};
+        return std::move(*holder);
       },
       .on_end =
-          [told = reaper.get()](JobSession::Ended end) {
+          [told = reaper.get(), taken = next.taken](JobSession::Ended end) {
             EXPECT_TRUE(absl::IsUnavailable(end.how) ||
                         absl::IsCancelled(end.how))
                 << end.how;
+            if (!end.transfers_have_memory) {
+              EXPECT_EQ(taken->load(), end.charged_bytes);
+            }
             told->Tell();
           }};
   reaper->Begin(*JobSession::Start(std::move(parts)));

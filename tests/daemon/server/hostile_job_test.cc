@@ -1,5 +1,7 @@
 // What a process may do to the runtime that the daemon has for it, and to the
 // memory that both have.
+#include "tests/daemon/server/hostile_job.h"
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -12,12 +14,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/wire/envelope.h"
-#include "daemon/wire/fragments.h"
-#include "daemon/wire/packet_socket.h"
-#include "gmock/gmock.h"
-#include "terrace/version.h"
-#include "tests/daemon/server/connected_job.h"
 #include "tests/daemon/wire/child_sender.h"
 
 namespace terrace {
@@ -25,129 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kMemory = 1 << 20;
-
-// A process of a job by its bare messages.
-class RawJob {
- public:
-  explicit RawJob(const RunningDaemon& daemon)
-      : socket_(*PacketSocket::Connect(daemon.socket(), Soon(),
-                                       Descriptors::kTaken)) {
-    Send({.sequence = 1,
-          .body = Hello{.version = kVersion, .memory_bytes = kMemory}});
-    auto packet = socket_.Await(Soon());
-    EXPECT_TRUE(packet.ok()) << packet.status();
-    memory_ = std::move(packet->descriptor);
-    welcome_ = std::get<Welcome>(Decode(packet->bytes)->body);
-  }
-
-  PacketSocket& socket() { return socket_; }
-  const OwnDescriptor& memory() const { return memory_; }
-  ClientId client() const { return welcome_.client; }
-
-  void Send(const Envelope& envelope) {
-    const std::vector<std::vector<std::byte>> packets = *PacketsOf(envelope);
-    for (const auto& packet : packets) {
-      EXPECT_TRUE(*socket_.Send(packet));
-    }
-  }
-  void Ask(JobRequest request) {
-    JobRequests requests;
-    requests.posted = ++posted_;
-    requests.requests.push_back(std::move(request));
-    Send({.body = std::move(requests)});
-  }
-  // The next entry of what comes.
-  absl::StatusOr<JobNewsEntry> Hear() {
-    while (heard_.empty()) {
-      absl::StatusOr<Packet> packet = socket_.Await(Soon());
-      if (!packet.ok()) return packet.status();
-      absl::StatusOr<std::optional<Envelope>> message =
-          reader_.Add(packet->bytes);
-      if (!message.ok()) return message.status();
-      if (!message->has_value()) continue;
-      if (auto* const refusal = std::get_if<Refusal>(&(*message)->body)) {
-        return refusal->why;
-      }
-      for (auto& each : std::get<JobNews>((*message)->body).entries) {
-        heard_.push_back(std::move(each));
-      }
-    }
-    JobNewsEntry first = std::move(heard_.front());
-    heard_.erase(heard_.begin());
-    return first;
-  }
-  // Of an answer, or of a group that failed.
-  absl::Status Outcome() {
-    const absl::StatusOr<JobNewsEntry> heard = Hear();
-    if (!heard.ok()) return heard.status();
-    if (const auto* const news = std::get_if<QueueNews>(&*heard)) {
-      return news->groups.at(0).grants.status();
-    }
-    const auto& answer = std::get<AnswerNews>(*heard).answer;
-    const auto* const status = std::get_if<absl::Status>(&answer);
-    return status == nullptr ? absl::OkStatus() : *status;
-  }
-  TensorId Register(uint64_t number, const std::string& name) {
-    TensorSpec spec;
-    spec.name = name;
-    spec.size_bytes = 4096;
-    Ask(RegisterRequest{{.number = number}, {spec}});
-    return std::get<std::vector<TensorId>>(std::get<AnswerNews>(*Hear()).answer)
-        .at(0);
-  }
-  int64_t Open(uint64_t number) {
-    Ask(OpenRequest{.id = {.number = number},
-                    .slot_bytes = 4096,
-                    .slots = 2,
-                    .deadline = absl::InfiniteFuture()});
-    return std::get<OpenedQueue>(std::get<AnswerNews>(*Hear()).answer).id;
-  }
-
- private:
-  PacketSocket socket_;
-  OwnDescriptor memory_;
-  Welcome welcome_;
-  FragmentReader reader_;
-  uint64_t posted_ = 0;
-  std::vector<JobNewsEntry> heard_;
-};
-
-class HostileJobTest : public testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_TRUE(daemon_.Serves());
-    auto other = ConnectAs(daemon_, kMemory, "other");
-    ASSERT_TRUE(other.ok()) << other.status();
-    other_ = *std::move(other);
-    kept_ = *RegisterOf(*other_, "kept", 4096);
-    ASSERT_TRUE(FillOf(*other_, kept_, 7));
-  }
-  // Others are undisturbed, and nothing is left of the process.
-  void TearDown() override {
-    EXPECT_TRUE(Holds(*other_, kept_, 7));
-    EXPECT_TRUE(
-        daemon_.WaitUntil([&] { return UsedMemory(daemon_) == kMemory; }));
-    other_.reset();
-    const ChildResult& ended = daemon_.End();
-    EXPECT_EQ(ended.exit_code, 0) << ended.errors;
-  }
-  // The connection ends, with a reason that has these words.
-  static void ExpectEnd(RawJob& job, absl::StatusCode code,
-                        const std::string& words) {
-    absl::Status how;
-    do {
-      how = job.Hear().status();
-    } while (how.ok());
-    EXPECT_EQ(how.code(), code) << how;
-    EXPECT_THAT(std::string(how.message()), HasSubstr(words));
-    EXPECT_TRUE(absl::IsUnavailable(job.Hear().status()));
-  }
-
-  RunningDaemon daemon_{""};
-  std::unique_ptr<Runtime> other_;
-  TensorId kept_;
-};
+constexpr int64_t kMemory = kHostileMemory;
 
 TEST_F(HostileJobTest, ValuesThatAreNoneAreRefusedOneByOne) {
   RawJob job(daemon_);

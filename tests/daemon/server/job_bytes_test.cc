@@ -1,10 +1,12 @@
 // Queues of bytes of a job's process: what they have beside the budget is
 // counted, and is the process's for as long as it uses it.
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -119,6 +121,39 @@ TEST(JobBytesTest, WhatAPinHasBeyondTheBudgetIsItsUntilTheProcessHasGone) {
   // Whoever asks next finds that it has gone.
   auto all = ConnectAs(daemon, 8 * kBudget);
   EXPECT_TRUE(all.ok()) << all.status();
+}
+
+// A thread that waits for a group hears why nothing comes.
+TEST(JobBytesTest, WhoWaitsWhenTheDaemonIsGoneIsTold) {
+  RunningDaemon daemon("");
+  ASSERT_TRUE(daemon.Serves());
+  auto connected = ConnectAs(daemon, kBudget);
+  ASSERT_TRUE(connected.ok()) << connected.status();
+  FullJob job(*std::move(connected));
+  std::unique_ptr<ByteQueue> other = *job.runtime->OpenBytes(1);
+  const auto held = job.Take({{job.tensors[0], Access::kUpdate}});
+  ASSERT_TRUE(held.ok()) << held.status();
+  const auto request =
+      other->Push({{job.tensors[0]}}, {}, absl::InfiniteFuture());
+  ASSERT_TRUE(request.ok()) << request.status();
+  std::thread waits([&] {
+    absl::Status told;
+    do {
+      told = other->Await(*request, absl::InfiniteFuture()).status();
+    } while (told.ok());
+    EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+  });
+  std::thread hears([&] {
+    absl::Status told;
+    do {
+      told = job.queue->AwaitRecalls(absl::InfiniteFuture()).status();
+    } while (told.ok());
+    EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+  });
+  daemon.Kill(SIGKILL);
+  waits.join();
+  hears.join();
+  EXPECT_TRUE(HasPattern(held->front().data(), 1));
 }
 
 }  // namespace

@@ -51,6 +51,27 @@ TEST(JobQuotasTest, MemoryIsCountedToTheByte) {
   EXPECT_THAT(daemon.End().errors, HasSubstr("dram: 4096 bytes are too many"));
 }
 
+// A runtime that has begun to close refuses what has its pages already.
+TEST(JobQuotasTest, WhatGrewIsCountedThoughItWasRefused) {
+  RunningDaemon daemon("");
+  ASSERT_TRUE(daemon.Serves());
+  auto job = ConnectAs(daemon, kMib, "", 8 * kMib);
+  ASSERT_TRUE(job.ok()) << job.status();
+  auto held = (*job)->Acquire(*RegisterOf(**job, "a", 4096), Access::kOverwrite,
+                              Later());
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_TRUE(absl::IsFailedPrecondition((*job)->Close(Later())));
+  for (int i = 0; i < 3; ++i) (*job)->GrowMemory(2 * kMib).IgnoreError();
+  const int64_t used = UsedMemory(daemon);
+  EXPECT_TRUE(used == kMib || used == 7 * kMib) << used;
+  const absl::Status more = (*job)->GrowMemory(2 * kMib);
+  EXPECT_FALSE(more.ok());
+  EXPECT_LE(UsedMemory(daemon), 8 * kMib);
+  held->Release();
+  job->reset();
+  EXPECT_TRUE(daemon.WaitUntil([&] { return UsedMemory(daemon) == 0; }));
+}
+
 TEST(JobQuotasTest, AllTogetherHaveNoMoreThanTheTier) {
   RunningDaemon daemon("");
   ASSERT_TRUE(daemon.Serves());

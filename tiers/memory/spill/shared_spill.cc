@@ -17,6 +17,7 @@ absl::StatusOr<int64_t> SharedSpill::Take(int64_t size_bytes) {
 }
 
 void SharedSpill::Give(const Extent& range) {
+  if (has_leaked_) return;
   arena_.EmptySpill(range);
   space_.Free({range.offset - arena_.spill().offset, range.size_bytes});
 }

@@ -18,11 +18,13 @@ class SharedSpill final : public SpillSource {
 
   absl::StatusOr<int64_t> Take(int64_t size_bytes) override;
   void Give(const Extent& range) override;
-  void Leak() override {}  // the arena is
+  // As the arena is: what is given back keeps its pages.
+  void Leak() override { has_leaked_ = true; }
 
  private:
   HostArena& arena_;
   ExtentAllocator space_;  // counts from the arena's spill
+  bool has_leaked_ = false;
 };
 
 }  // namespace terrace
