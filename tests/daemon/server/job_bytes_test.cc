@@ -130,16 +130,15 @@ TEST(JobBytesTest, WhoWaitsWhenTheDaemonIsGoneIsTold) {
   auto connected = ConnectAs(daemon, kBudget);
   ASSERT_TRUE(connected.ok()) << connected.status();
   FullJob job(*std::move(connected));
-  std::unique_ptr<ByteQueue> other = *job.runtime->OpenBytes(1);
   const auto held = job.Take({{job.tensors[0], Access::kUpdate}});
   ASSERT_TRUE(held.ok()) << held.status();
   const auto request =
-      other->Push({{job.tensors[0]}}, {}, absl::InfiniteFuture());
+      job.queue->Push({{job.tensors[0]}}, {}, absl::InfiniteFuture());
   ASSERT_TRUE(request.ok()) << request.status();
   std::thread waits([&] {
     absl::Status told;
     do {
-      told = other->Await(*request, absl::InfiniteFuture()).status();
+      told = job.queue->Await(*request, absl::InfiniteFuture()).status();
     } while (told.ok());
     EXPECT_TRUE(absl::IsUnavailable(told)) << told;
   });
