@@ -37,7 +37,8 @@ int64_t MemoryBytesOf(const Hello& hello) {
 }
 
 absl::StatusOr<std::unique_ptr<LocalRuntime>> MakeJobRuntime(
-    const JobTiers& tiers, const JobName& job, const Hello& hello) {
+    const JobTiers& tiers, const JobName& job, const Hello& hello,
+    RuntimeLoops& loops) {
   Options options;
   options.tiers.push_back(tiers.memory);
   options.tiers.front().budget_bytes = hello.memory_bytes;
@@ -55,7 +56,14 @@ absl::StatusOr<std::unique_ptr<LocalRuntime>> MakeJobRuntime(
                             std::make_unique<JobCharge>(
                                 *tiers.ledger, job, TierName(tiers.below[i])));
   }
-  return LocalRuntime::Start(std::move(parts));
+  return loops.Start(std::move(parts));
+}
+
+absl::StatusOr<std::unique_ptr<LocalRuntime>> StartDaemonRuntime(
+    const Options& options, RuntimeLoops& loops) {
+  TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts,
+                           PartsOf(options, /*shares_memory=*/false));
+  return loops.Start(std::move(parts));
 }
 
 }  // namespace terrace

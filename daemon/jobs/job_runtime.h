@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "daemon/jobs/runtime_loops.h"
 #include "daemon/jobs/tier_ledger.h"
 #include "daemon/wire/job_messages.h"
 #include "runtime/local_runtime.h"
+#include "terrace/options.h"
 #include "terrace/thread_pool.h"
 #include "terrace/tier.h"
 
@@ -26,8 +28,14 @@ struct JobTiers {
 // too, as nobody could keep it from that.
 int64_t MemoryBytesOf(const Hello& hello);
 
-// Its memory is charged already. Errors are Runtime::Create's.
+// Its memory is charged already, and its loops are watched. Errors are
+// Runtime::Create's.
 absl::StatusOr<std::unique_ptr<LocalRuntime>> MakeJobRuntime(
-    const JobTiers& tiers, const JobName& job, const Hello& hello);
+    const JobTiers& tiers, const JobName& job, const Hello& hello,
+    RuntimeLoops& loops);
+
+// The daemon's own, of any tiers. Errors are Runtime::Create's.
+absl::StatusOr<std::unique_ptr<LocalRuntime>> StartDaemonRuntime(
+    const Options& options, RuntimeLoops& loops);
 
 }  // namespace terrace

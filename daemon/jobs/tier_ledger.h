@@ -46,6 +46,9 @@ class TierLedger {
   void SetLimits(DaemonConfig config, std::map<uid_t, std::string> names);
 
   int64_t UsedOf(const std::string& tier) const;
+  // What the job may have at most, whatever others have: by its quota, its
+  // user's and the tier's budget.
+  int64_t MostOf(const JobName& job, const std::string& tier) const;
   // By tier's name.
   std::map<std::string, int64_t> UseOf(const JobName& job) const;
 

@@ -122,7 +122,7 @@ void ControlServer::TurnAway(PacketListener& listener,
   spare_ = OpenSpare();
   refusals_.Note(absl::StrCat(is_turned_away ? "turned one away: " : "",
                               absl::string_view(why.message())),
-                 now_);
+                 why.code(), now_);
   // Who waits is ready still, and would be in each turn.
   if (!is_turned_away || !spare_.ok()) SetPaused(true);
 }
@@ -168,7 +168,7 @@ absl::Status ControlServer::CheckPeer(const Peer& peer) const {
   }
   const size_t most =
       kMostSessions + (IsOperator(peer) ? kOperatorsSessions : 0);
-  const size_t now = sessions_.size() + jobs_.connections();
+  const size_t now = connections();
   if (now < most) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(now, " connections are all that there are"));
@@ -177,7 +177,7 @@ absl::Status ControlServer::CheckPeer(const Peer& peer) const {
 void ControlServer::NoteRefusal(const Peer& peer, const absl::Status& why) {
   refusals_.Note(absl::StrCat("refused ", PeerText(peer), ": ",
                               absl::string_view(why.message())),
-                 now_);
+                 why.code(), now_);
 }
 
 void ControlServer::Serve(Session& session) {
@@ -248,6 +248,7 @@ void ControlServer::ReapJobs() {
         !absl::IsUnavailable(each.how) && !absl::IsCancelled(each.how);
     if (is_refusal) NoteRefusal(each.peer, each.how);
   }
+  jobs_.TakeStats();
 }
 
 EnvelopeBody ControlServer::AnswerOf(const Session& session,

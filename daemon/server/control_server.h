@@ -47,6 +47,12 @@ class ControlServer {
   // Serves what is ready now, of each connection a few requests. `now` is
   // SystemClock()'s.
   void RunOnce(absl::Time now);
+  // Connections of all kinds.
+  size_t connections() const { return sessions_.size() + jobs_.connections(); }
+  // By what they were refused with.
+  const std::map<absl::StatusCode, int64_t>& refusals() const {
+    return refusals_.counts();
+  }
   // When to call RunOnce at the latest.
   absl::Time next() const { return listens_again_; }
 

@@ -62,20 +62,24 @@ JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobTable>> JobTable::Create(
-    const DaemonConfig& config, UserTable* users) {
+    const DaemonConfig& config, UserTable* users,
+    std::shared_ptr<LoopTable> loops) {
   TERRACE_ASSIGN_OR_RETURN(WakeEvent event, WakeEvent::Make());
   TERRACE_ASSIGN_OR_RETURN(ThreadPool pool, ThreadPool::Create(0));
   auto ledger = std::make_unique<TierLedger>(config, users->names());
   JobTiers tiers = TiersFor(config, ledger.get(), std::move(pool));
-  return std::unique_ptr<JobTable>(new JobTable(
-      std::move(tiers), std::move(ledger), config, users, std::move(event)));
+  return std::unique_ptr<JobTable>(
+      new JobTable(std::move(tiers), std::move(ledger), config, users,
+                   std::move(loops), std::move(event)));
 }
 
 JobTable::JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
-                   DaemonConfig config, UserTable* users, WakeEvent event)
+                   DaemonConfig config, UserTable* users,
+                   std::shared_ptr<LoopTable> loops, WakeEvent event)
     : tiers_(std::move(tiers)),
       ledger_(std::move(ledger)),
       users_(*users),
+      loops_(std::move(loops)),
       config_(std::move(config)),
       shared_(std::make_shared<Shared>(std::move(event))) {}
 
@@ -142,12 +146,18 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
   const int64_t bytes = MemoryBytesOf(hello);
   const int64_t number = next_++;
   const Quota quota = config_.OfJob(UserIn(users_.names(), name.uid), name.job);
+  const auto box =
+      std::make_shared<StatsBox>([shared = shared_] { shared->ended.Set(); });
   JobSession::Parts parts{
       .socket = std::move(socket),
       .peer = peer,
       .sequence = sequence,
-      .make_runtime = [&tiers = tiers_, name,
-                       hello] { return MakeJobRuntime(tiers, name, hello); },
+      .make_runtime =
+          [&tiers = tiers_, name, hello](RuntimeLoops& loops) {
+            return MakeJobRuntime(tiers, name, hello, loops);
+          },
+      .loops = loops_,
+      .stats = box,
       .most_in_flight =
           quota.requests.has_value() ? quota.requests->count : kRequests,
       .on_end =
@@ -163,8 +173,11 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
     ledger_->Give(name, TierName(tiers_.memory), bytes);
     return session.status();
   }
-  sessions_[number] = {
-      peer, {name, bytes}, *std::move(process), *std::move(session)};
+  sessions_[number] = {.peer = peer,
+                       .use = {name, bytes},
+                       .process = *std::move(process),
+                       .session = *std::move(session),
+                       .box = box};
   return absl::OkStatus();
 }
 
@@ -181,6 +194,8 @@ std::vector<JobTable::Ended> JobTable::Reap() {
     if (found == sessions_.end()) continue;
     Entry entry = std::move(found->second);
     sessions_.erase(found);
+    counts_.OnEnded(entry.use.name, end.last);
+    if (!HasProcesses(entry.use.name)) counts_.Forget(entry.use.name);
     const bool is_held =
         end.process_has_memory && end.memory.ok() && entry.process.ok();
     if (end.transfers_have_memory) {

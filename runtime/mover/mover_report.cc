@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
@@ -62,15 +63,25 @@ void Report::AddBytes(Stats* stats) const {
 }
 
 void Report::AddTiers(Stats* stats) const {
+  const std::vector<Fill> fills = Fills();
+  const auto add_fill = [&fills](TierId tier, TierStats* added) {
+    for (const Fill& each : fills) {
+      if (each.tier != tier) continue;
+      if (!IsWorkingTier(tier)) added->tensors = each.tensors;
+      added->pinned_bytes = each.pinned_bytes;
+      added->dirty_bytes = each.dirty_bytes;
+      added->clean_bytes = each.clean_bytes;
+    }
+  };
   for (const TierResidency* const each : parts_.working->all()) {
     AddWorking(*each, stats);
+    add_fill(each->id(), &stats->tiers.back());
     const TierStats added = stats->tiers.back();
     if (each->id() != kDramTier) AddLinks(added, each->id(), stats);
   }
-  const std::vector<int64_t> tensors = CountTensors();
   for (const TierId tier : parts_.resting->ids()) {
     TierStats added = parts_.placement->StatsOf(tier);
-    added.tensors = tensors[static_cast<size_t>(parts_.resting->IndexOf(tier))];
+    add_fill(tier, &added);
     stats->host.quarantined_bytes +=
         parts_.links->stats(tier).quarantined_bytes;
     AddLinks(added, tier, stats);
@@ -102,14 +113,30 @@ void Report::AddLinks(const TierStats& far, TierId tier, Stats* stats) const {
   }
 }
 
-std::vector<int64_t> Report::CountTensors() const {
-  std::vector<int64_t> tensors(static_cast<size_t>(parts_.resting->count()));
+std::vector<Report::Fill> Report::Fills() const {
+  std::vector<Fill> fills;  // few
   parts_.table->ForEach([&](const Tensor& tensor) {
-    if (tensor.resting() == nullptr) return;
-    ++tensors[static_cast<size_t>(
-        parts_.resting->IndexOf(tensor.resting()->place.tier()))];
+    for (const Copy& copy : tensor.all()) {
+      const TierId tier = copy.place.tier();
+      auto fill = absl::c_find_if(
+          fills, [tier](const Fill& each) { return each.tier == tier; });
+      if (fill == fills.end()) {
+        fill = fills.insert(fill, Fill{.tier = tier});
+      }
+      ++fill->tensors;
+      const int64_t bytes = copy.place.extent().size_bytes;
+      const bool is_newer =
+          IsWorkingTier(tier)
+              ? copy.delivered() && IsNewerThanBelow(tensor, tier)
+              : IsNewerThanBelow(tensor);
+      if (copy.pins > 0) {
+        fill->pinned_bytes += bytes;
+      } else {
+        (is_newer ? fill->dirty_bytes : fill->clean_bytes) += bytes;
+      }
+    }
   });
-  return tensors;
+  return fills;
 }
 
 double Report::BlockedSeconds(Edge edge) const {

@@ -51,6 +51,15 @@ class Report {
   absl::Status CheckInvariants() const;
 
  private:
+  // What tensors have of a tier.
+  struct Fill {
+    TierId tier = kNoTier;
+    int64_t tensors = 0;
+    int64_t pinned_bytes = 0;
+    int64_t dirty_bytes = 0;
+    int64_t clean_bytes = 0;
+  };
+
   void AddTiers(Stats* stats) const;
   double BlockedSeconds(Edge edge) const;
   void AddMemory(Stats* stats) const;
@@ -58,8 +67,8 @@ class Report {
   void AddWorking(const TierResidency& residency, Stats* stats) const;
   // What moves between that tier and each memory.
   void AddLinks(const TierStats& far, TierId tier, Stats* stats) const;
-  // Those with their bytes on each tier below memory.
-  std::vector<int64_t> CountTensors() const;
+  // Of each tier that tensors have anything of.
+  std::vector<Fill> Fills() const;
   absl::Status CheckWorking(const TierResidency& residency) const;
   absl::Status CheckPlaces() const;
   absl::Status CheckWanted() const;

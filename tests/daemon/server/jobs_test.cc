@@ -248,7 +248,7 @@ TEST(JobsTest, WhenTheDaemonIsGoneNobodyWaits) {
   });
   std::thread asks([&] {
     const absl::Status opened =
-        (*job)->OpenQueue(1 << 19, 2, absl::InfiniteFuture()).status();
+        (*job)->OpenQueue(kMiB - 3 * 4096, 1, absl::InfiniteFuture()).status();
     EXPECT_TRUE(absl::IsUnavailable(opened)) << opened;
   });
   daemon.Kill(SIGKILL);

@@ -1,0 +1,94 @@
+// What a JobTable knows of its jobs' runtimes.
+#include <map>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "daemon/server/job_table.h"
+
+namespace terrace {
+namespace {
+
+MetricsReport::JobTier& TierIn(MetricsReport::Job& job,
+                               const std::string& tier) {
+  const auto found = absl::c_find_if(
+      job.tiers, [&tier](const auto& each) { return each.name == tier; });
+  if (found != job.tiers.end()) return *found;
+  return job.tiers.emplace_back(MetricsReport::JobTier{.name = tier});
+}
+
+void AddFill(const Stats& stats, MetricsReport::Job& job) {
+  for (const TierStats& each : stats.tiers) {
+    MetricsReport::JobTier& tier = TierIn(job, each.name);
+    tier.pinned_bytes += each.pinned_bytes;
+    tier.dirty_bytes += each.dirty_bytes;
+    tier.clean_bytes += each.clean_bytes;
+    tier.is_degraded |= each.degraded;
+  }
+}
+
+}  // namespace
+
+void JobTable::AskLoops(absl::Time now) {
+  for (auto& [number, entry] : sessions_) entry.session->AskLoops(now);
+}
+
+void JobTable::AskStats() {
+  for (auto& [number, entry] : sessions_) {
+    entry.is_asked = true;
+    entry.session->AskStats();
+  }
+}
+
+void JobTable::TakeStats() {
+  for (auto& [number, entry] : sessions_) {
+    const std::unique_ptr<Stats> stats = entry.box->Take();
+    if (stats == nullptr) continue;
+    entry.newest = std::move(*stats);
+    entry.is_asked = false;
+  }
+}
+
+int64_t JobTable::unanswered() const {
+  return absl::c_count_if(
+      sessions_, [](const auto& each) { return each.second.is_asked; });
+}
+
+bool JobTable::HasProcesses(const JobName& name) const {
+  return absl::c_any_of(sessions_, [&name](const auto& each) {
+    return each.second.use.name == name;
+  });
+}
+
+std::vector<MetricsReport::Job> JobTable::Metrics() const {
+  std::map<JobName, MetricsReport::Job> jobs;
+  for (const auto& [number, entry] : sessions_) {
+    MetricsReport::Job& job = jobs[entry.use.name];
+    ++job.processes;
+    AddFill(entry.newest, job);
+    job.totals.Add(entry.newest);
+  }
+  for (const Holder& each : holders_) jobs[each.use.name];
+  std::vector<MetricsReport::Job> all;
+  for (auto& [name, job] : jobs) {
+    job.uid = name.uid;
+    job.name = name.job;
+    TierIn(job, TierName(tiers_.memory));
+    for (const TierSpec& each : tiers_.below) TierIn(job, TierName(each));
+    std::map<std::string, int64_t> used = ledger_->UseOf(name);
+    for (MetricsReport::JobTier& each : job.tiers) {
+      each.counted_bytes = used[each.name];
+      each.quota_bytes = ledger_->MostOf(name, each.name);
+    }
+    job.totals.Add(counts_.Of(name));
+    all.push_back(std::move(job));
+  }
+  return all;
+}
+
+JobTotals JobTable::Totals() const {
+  JobTotals totals = counts_.all();
+  for (const auto& [number, entry] : sessions_) totals.Add(entry.newest);
+  return totals;
+}
+
+}  // namespace terrace
