@@ -26,6 +26,9 @@ constexpr Subcommand kSubcommands[] = {
     {"status", "[--daemon ADDRESS] [--json]",
      "how this host's daemon is, what its tiers hold, who is connected",
      RunStatus},
+    {"top", "[--daemon ADDRESS] [--once] [--json]",
+     "what each job has of each tier and what it moves, again and again",
+     RunTop},
     {"bench", "...", "measure: the same as terrace-bench ...", RunBench},
 };
 

@@ -7,7 +7,7 @@
 #include <cerrno>
 
 #include "base/status_macros.h"
-#include "daemon/wire/socket_path.h"
+#include "daemon/wire/socket_address.h"
 #include "tiers/system_error.h"
 
 namespace terrace {

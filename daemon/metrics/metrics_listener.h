@@ -16,8 +16,8 @@ namespace terrace {
 
 class MetricsListener {
  public:
-  // Errors are those of TakeSocketPath (daemon/wire/socket_path.h); of a port
-  // ErrnoError's, which name the address.
+  // Errors are those of TakeSocketPath (daemon/wire/socket_address.h); of a
+  // port ErrnoError's, which name the address.
   static absl::StatusOr<MetricsListener> Make(const MetricsAddress& address,
                                               std::optional<gid_t> group);
   // A path is removed; its lock ends with the object.

@@ -252,7 +252,7 @@ void ControlServer::ReapJobs() {
 }
 
 EnvelopeBody ControlServer::AnswerOf(const Session& session,
-                                     const Envelope& request) const {
+                                     const Envelope& request) {
   if (std::holds_alternative<StatusRequest>(request.body)) {
     return StatusFor(session.peer());
   }
@@ -260,7 +260,7 @@ EnvelopeBody ControlServer::AnswerOf(const Session& session,
       "a control message that is an answer, where a request is due")};
 }
 
-DaemonStatus ControlServer::StatusFor(const Peer& peer) const {
+DaemonStatus ControlServer::StatusFor(const Peer& peer) {
   DaemonStatus status = status_();
   std::vector<UserTable::Use> uses;
   if (IsOperator(peer)) {
@@ -275,6 +275,16 @@ DaemonStatus ControlServer::StatusFor(const Peer& peer) const {
   for (DaemonStatus::Job& each : jobs_.All()) {
     const bool is_seen = IsOperator(peer) || each.uid == peer.uid;
     if (is_seen) status.jobs.push_back(std::move(each));
+  }
+  std::erase_if(status.stopped, [&](const DaemonStatus::Loop& loop) {
+    if (loop.process == 0 || IsOperator(peer)) return false;
+    const std::optional<JobName> owner = jobs_.OwnerOf(loop.process);
+    return !owner.has_value() || owner->uid != peer.uid;
+  });
+  // For who asks again. Whoever asks without end costs jobs' movers no more.
+  if (now_ - asked_stats_ >= kStatsPause) {
+    jobs_.AskStats();
+    asked_stats_ = now_;
   }
   return status;
 }

@@ -66,6 +66,9 @@ class ControlServer {
   // After somebody could not even be turned away.
   static constexpr absl::Duration kPause = absl::Seconds(1);
 
+  // Between two questions to jobs' runtimes.
+  static constexpr absl::Duration kStatsPause = absl::Milliseconds(100);
+
   ControlServer(UserTable* users, JobTable* jobs, Log* log, StatusSource status,
                 OwnDescriptor events, OwnDescriptor spare);
 
@@ -82,8 +85,8 @@ class ControlServer {
   absl::Status ServeSome(Session& session);
   absl::Status BeginJob(Session& session, const Envelope& request);
   void ReapJobs();
-  EnvelopeBody AnswerOf(const Session& session, const Envelope& request) const;
-  DaemonStatus StatusFor(const Peer& peer) const;
+  EnvelopeBody AnswerOf(const Session& session, const Envelope& request);
+  DaemonStatus StatusFor(const Peer& peer);
   void End(int fd);
 
   // One line of the log for each, as far as they are few.
@@ -99,6 +102,7 @@ class ControlServer {
   std::map<int, PacketListener> listeners_;
   std::vector<PacketListener> stopped_;
   absl::Time now_ = absl::InfinitePast();  // of RunOnce
+  absl::Time asked_stats_ = absl::InfinitePast();
   absl::Time listens_again_ = absl::InfiniteFuture();
   std::map<int, Session> sessions_;
 };

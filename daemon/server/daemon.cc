@@ -274,8 +274,20 @@ DaemonStatus Daemon::Status() const {
   DaemonStatus status;
   status.version = kVersion;
   status.pid = getpid();
-  status.phase = end_.has_value() ? "draining" : "serving";
+  status.phase = PhaseName(board_->phase());
   status.silent_for_ms = absl::ToInt64Milliseconds(silence());
+  status.loops = loops_->size();
+  const absl::Time now = SystemClock().Now();
+  const auto add = [&status](std::string name, int64_t process,
+                             absl::Duration silence) {
+    status.stopped.push_back(
+        {std::move(name), process, absl::ToInt64Milliseconds(silence)});
+  };
+  loops_->ForEachStopped(now,
+                         [&](const LoopName& loop, absl::Duration silence) {
+                           add(LoopText(loop), loop.process, silence);
+                         });
+  if (watch_->HasStopped(now)) add("watch", 0, watch_->SilenceAt(now));
   const std::shared_ptr<const Holdings::Report> newest = report();
   for (const DaemonConfig::Tier& each : config_.tiers) {
     const std::string name = TierName(each.spec);

@@ -91,4 +91,32 @@ JobTotals JobTable::Totals() const {
   return totals;
 }
 
+std::vector<DaemonStatus::Job> JobTable::All() const {
+  std::vector<DaemonStatus::Job> all;
+  for (const MetricsReport::Job& each : Metrics()) {
+    DaemonStatus::Job& job = all.emplace_back();
+    job.uid = each.uid;
+    job.name = each.name;
+    job.processes = static_cast<int32_t>(each.processes);
+    for (const MetricsReport::JobTier& tier : each.tiers) {
+      if (tier.counted_bytes == 0) continue;
+      job.tiers.push_back({tier.name, tier.counted_bytes, tier.pinned_bytes,
+                           tier.dirty_bytes, tier.clean_bytes});
+    }
+    for (const auto& [ends, link] : each.totals.links) {
+      const bool is_up = ends.second == TierName(tiers_.memory);
+      (is_up ? job.bytes_up : job.bytes_down) += link.bytes;
+      job.stalled_seconds += link.seconds_blocked;
+    }
+  }
+  return all;
+}
+
+std::optional<JobName> JobTable::OwnerOf(int64_t process) const {
+  for (const auto& [number, entry] : sessions_) {
+    if (entry.peer.pid == process) return entry.use.name;
+  }
+  return std::nullopt;
+}
+
 }  // namespace terrace

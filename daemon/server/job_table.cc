@@ -238,21 +238,4 @@ void JobTable::SetLimits(const DaemonConfig& config) {
   ledger_->SetLimits(config, users_.names());
 }
 
-std::vector<DaemonStatus::Job> JobTable::All() const {
-  std::map<JobName, int32_t> processes;
-  for (const auto& [number, entry] : sessions_) ++processes[entry.use.name];
-  for (const Holder& each : holders_) processes.try_emplace(each.use.name, 0);
-  std::vector<DaemonStatus::Job> all;
-  for (const auto& [name, count] : processes) {
-    DaemonStatus::Job& job = all.emplace_back();
-    job.uid = name.uid;
-    job.name = name.job;
-    job.processes = count;
-    for (const auto& [tier, bytes] : ledger_->UseOf(name)) {
-      job.tiers.push_back({tier, bytes});
-    }
-  }
-  return all;
-}
-
 }  // namespace terrace

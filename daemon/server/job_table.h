@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,6 +84,8 @@ class JobTable {
   const TierLedger& ledger() const { return *ledger_; }
   // By user and name; with what they have of tiers.
   std::vector<DaemonStatus::Job> All() const;
+  // Whose process it is that has a session; nothing: nobody's.
+  std::optional<JobName> OwnerOf(int64_t process) const;
   size_t size() const { return sessions_.size(); }
   // With processes that hold on to memory of what has ended.
   size_t connections() const { return sessions_.size() + holders_.size(); }

@@ -20,6 +20,9 @@ class Scrape {
   // Runtimes that have not answered by then have their last numbers in it.
   static constexpr absl::Duration kPatience = absl::Milliseconds(200);
 
+  // Between two, so that whoever asks without end costs jobs' movers little.
+  static constexpr absl::Duration kPause = absl::Milliseconds(100);
+
   // All outlive it.
   Scrape(MetricsBoard* board, JobTable* jobs,
          std::function<MetricsReport()> report)
@@ -37,7 +40,8 @@ class Scrape {
   JobTable& jobs_;
   const std::function<MetricsReport()> report_;
   uint64_t answered_ = 0;
-  uint64_t under_way_ = 0;  // 0: none is
+  uint64_t under_way_ = 0;                        // 0: none is
+  absl::Time not_before_ = absl::InfinitePast();  // the next one
   absl::Time until_ = absl::InfiniteFuture();
 };
 

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "daemon/wire/socket_path.h"
+#include "daemon/wire/socket_address.h"
 #include "tiers/system_error.h"
 
 namespace terrace {

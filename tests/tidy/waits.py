@@ -78,10 +78,15 @@ SINGLE = {
         {'kLockPatience'}, 'the deadline of a lock'),
     'tiers/pmem/dax_device.cc': Wait(
         {'kLockPatience'}, 'the deadline of a lock'),
+    'daemon/cli/top.cc': Wait(
+        {'kOnce'}, 'how long a rate is measured'),
     'daemon/server/control_server.cc': Wait(
         {'epoll_wait'}, 'one look at what is ready'),
+    'daemon/server/control_server.h': Wait(
+        {'kStatsPause'}, 'the least time between two questions'),
     'daemon/server/scrape.h': Wait(
-        {'kPatience'}, 'the deadline of an answer'),
+        {'kPatience', 'kPause'},
+        'the deadline of an answer; the least time between two questions'),
     'daemon/watch/loop_table.h': Wait(
         {'kMostSilence'}, 'the deadline of an answer'),
     'daemon/wire/packet_socket.cc': Wait(

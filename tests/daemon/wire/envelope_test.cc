@@ -25,7 +25,15 @@ DaemonStatus AStatus() {
       .silent_for_ms = 12,
       .tiers = {{"dram", int64_t{1} << 40, 3, ""}, {"nvme:/a", 5, 4, "EIO"}},
       .users = {{1000, 2, 0}, {1001, 3, 16}},
-      .jobs = {{1001, "night", 2, {{"dram", 4096}, {"nvme:/a", 5}}}}};
+      .jobs = {{1001,
+                "night",
+                2,
+                {{"dram", 4096}, {"nvme:/a", 5, 1, 2, 3}},
+                6,
+                7,
+                0.5}},
+      .loops = 9,
+      .stopped = {{"mover of process 8", 8, 1500}}};
 }
 
 Bytes Encoded(const EnvelopeBody& body) {
@@ -104,6 +112,17 @@ TEST(EnvelopeTest, EachKindComesBackAsItWas) {
   ASSERT_EQ(status.jobs[0].tiers.size(), 2u);
   EXPECT_EQ(status.jobs[0].tiers[1].name, "nvme:/a");
   EXPECT_EQ(status.jobs[0].tiers[1].used_bytes, 5);
+  EXPECT_EQ(status.jobs[0].tiers[1].pinned_bytes, 1);
+  EXPECT_EQ(status.jobs[0].tiers[1].dirty_bytes, 2);
+  EXPECT_EQ(status.jobs[0].tiers[1].clean_bytes, 3);
+  EXPECT_EQ(status.jobs[0].bytes_up, 6);
+  EXPECT_EQ(status.jobs[0].bytes_down, 7);
+  EXPECT_EQ(status.jobs[0].stalled_seconds, 0.5);
+  EXPECT_EQ(status.loops, 9);
+  ASSERT_EQ(status.stopped.size(), 1u);
+  EXPECT_EQ(status.stopped[0].name, "mover of process 8");
+  EXPECT_EQ(status.stopped[0].process, 8);
+  EXPECT_EQ(status.stopped[0].silent_for_ms, 1500);
 
   const absl::StatusOr<Envelope> refusal =
       Decode(Encoded(Refusal{absl::ResourceExhaustedError("no more")}));
