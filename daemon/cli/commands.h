@@ -24,6 +24,12 @@ int RunStatus(const std::vector<std::string>& arguments);
 // interrupted, or once.
 int RunTop(const std::vector<std::string>& arguments);
 
+// ls [--daemon ADDRESS] [--json]: with --json a line a tensor.
+int RunList(const std::vector<std::string>& arguments);
+
+// drain [--daemon ADDRESS] [--deadline SECONDS]
+int RunDrain(const std::vector<std::string>& arguments);
+
 // As terrace/tier.h has it. InvalidArgument, which names the text.
 absl::StatusOr<std::vector<TierSpec>> ParseTiers(
     const std::vector<std::string>& texts);

@@ -1,6 +1,8 @@
 #include "daemon/cli/daemon_question.h"
 
 #include <cstdlib>
+#include <utility>
+#include <variant>
 
 #include "base/clock.h"
 #include "base/status_macros.h"
@@ -32,17 +34,29 @@ absl::StatusOr<Arguments> ParseDaemonArguments(
   return arguments;
 }
 
-absl::StatusOr<DaemonStatus> AskDaemonStatus(const Arguments& arguments) {
+absl::StatusOr<PacketSocket> ConnectToDaemon(const Arguments& arguments) {
   const absl::Time deadline = SystemClock().Now() + kPatience;
   if (arguments.Has("daemon")) {
-    return AskStatus(arguments.options.at("daemon"), deadline);
+    return PacketSocket::Connect(arguments.options.at("daemon"), deadline);
   }
   const std::string own = DefaultSocket(std::getenv("XDG_RUNTIME_DIR"));
   if (!own.empty() && own != kSystemSocket) {
-    absl::StatusOr<DaemonStatus> status = AskStatus(own, deadline);
-    if (!absl::IsNotFound(status.status())) return status;
+    absl::StatusOr<PacketSocket> socket = PacketSocket::Connect(own, deadline);
+    if (!absl::IsNotFound(socket.status())) return socket;
   }
-  return AskStatus(kSystemSocket, deadline);
+  return PacketSocket::Connect(kSystemSocket, deadline);
+}
+
+absl::StatusOr<DaemonStatus> AskDaemonStatus(const Arguments& arguments,
+                                             EnvelopeBody question) {
+  TERRACE_ASSIGN_OR_RETURN(PacketSocket socket, ConnectToDaemon(arguments));
+  TERRACE_ASSIGN_OR_RETURN(
+      Answered answered,
+      AskOver(socket, std::move(question), SystemClock().Now() + kPatience));
+  if (auto* const status = std::get_if<DaemonStatus>(&answered.body)) {
+    return std::move(*status);
+  }
+  return absl::InternalError("the daemon answered with something else");
 }
 
 }  // namespace terrace::cli

@@ -7,6 +7,8 @@
 #include "absl/status/statusor.h"
 #include "daemon/cli/arguments.h"
 #include "daemon/wire/daemon_status.h"
+#include "daemon/wire/envelope.h"
+#include "daemon/wire/packet_socket.h"
 
 namespace terrace::cli {
 
@@ -17,7 +19,12 @@ absl::StatusOr<Arguments> ParseDaemonArguments(
     const std::vector<std::string>& valued = {});
 
 // How the daemon is that --daemon names; without it one's own, and where there
-// is none, the system's. Errors are AskStatus's.
-absl::StatusOr<DaemonStatus> AskDaemonStatus(const Arguments& arguments);
+// is none, the system's. Errors are AskStatus's. `question`: another one that
+// is answered so.
+absl::StatusOr<DaemonStatus> AskDaemonStatus(
+    const Arguments& arguments, EnvelopeBody question = StatusRequest());
+
+// A connection to that daemon. Errors are PacketSocket::Connect's.
+absl::StatusOr<PacketSocket> ConnectToDaemon(const Arguments& arguments);
 
 }  // namespace terrace::cli

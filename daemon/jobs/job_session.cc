@@ -56,6 +56,12 @@ void JobSession::AskStats() {
   event_->Set();
 }
 
+void JobSession::AskPage(TensorId after) {
+  page_after_ = after.value;
+  asks_page_ = true;
+  event_->Set();
+}
+
 void JobSession::AskLoops(absl::Time now) {
   if (loop_.heartbeat().Ask(now)) event_->Set();
 }
@@ -71,8 +77,8 @@ JobSession::Ended JobSession::Serve() {
   const auto outbox =
       std::make_shared<AnswerOutbox>(event_, runtime.mover().inbox());
   JobClient client(runtime, outbox, parts_.most_in_flight);
-  const std::shared_ptr<StatsProbe> probe =
-      StatsProbe::Join(runtime, parts_.stats);
+  const std::shared_ptr<RuntimeProbe> probe =
+      RuntimeProbe::Join(runtime, parts_.boxes);
   Served served{runtime, loops, *probe, client};
   Ended end;
   end.how = Greet(runtime, client);
@@ -148,7 +154,8 @@ absl::Status JobSession::Turn(MessageChannel& channel, Served& served) {
   if (loop_.heartbeat().Beat()) {
     served.loops.Ask(served.runtime, SystemClock().Now());
   }
-  if (asks_stats_.exchange(false)) served.probe.Ask();
+  if (asks_stats_.exchange(false)) served.probe.AskStats();
+  if (asks_page_.exchange(false)) served.probe.AskPage({page_after_.load()});
   if (ends_) return absl::CancelledError("the daemon ends");
   TERRACE_RETURN_IF_ERROR(channel.Flush());
   if (channel.is_full()) return absl::OkStatus();

@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/jobs/job_client.h"
 #include "daemon/jobs/runtime_loops.h"
-#include "daemon/jobs/stats_probe.h"
+#include "daemon/jobs/runtime_probe.h"
 #include "daemon/watch/loop_table.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/message_channel.h"
@@ -48,8 +48,8 @@ class JobSession {
     uint64_t sequence = 0;  // of the Hello
     std::function<absl::StatusOr<std::unique_ptr<LocalRuntime>>(RuntimeLoops&)>
         make_runtime;
-    std::shared_ptr<LoopTable> loops;  // where its loops are watched
-    std::shared_ptr<StatsBox> stats;   // where its runtime's Stats come
+    std::shared_ptr<LoopTable> loops;    // where its loops are watched
+    std::shared_ptr<AnswerBoxes> boxes;  // where its runtime's answers come
     int64_t most_in_flight = INT64_MAX;
     std::function<void(Ended how)> on_end;
   };
@@ -63,8 +63,9 @@ class JobSession {
 
   // Has it end soon.
   void End();
-  // Has it ask its runtime for Stats.
+  // Has it ask its runtime for Stats, or for tensors behind that one.
   void AskStats();
+  void AskPage(TensorId after);
   // Asks its loop, which asks those of its runtime.
   void AskLoops(absl::Time now);
 
@@ -75,7 +76,7 @@ class JobSession {
   struct Served {
     LocalRuntime& runtime;
     RuntimeLoops& loops;
-    StatsProbe& probe;
+    RuntimeProbe& probe;
     JobClient& client;
   };
 
@@ -92,6 +93,8 @@ class JobSession {
   const WatchedLoop loop_;
   std::atomic<bool> ends_ = false;
   std::atomic<bool> asks_stats_ = false;
+  std::atomic<bool> asks_page_ = false;
+  std::atomic<int64_t> page_after_ = 0;
   std::optional<MessageChannel> channel_;  // once it is greeted
   std::thread thread_;                     // last: it uses all of the above
 };

@@ -9,6 +9,7 @@
 //   poll(server.descriptor()), until server.next(); server.RunOnce(now);
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -24,6 +25,7 @@
 #include "daemon/server/log.h"
 #include "daemon/server/refusals.h"
 #include "daemon/server/session.h"
+#include "daemon/server/tensor_listings.h"
 #include "daemon/server/user_table.h"
 #include "daemon/wire/packet_listener.h"
 
@@ -54,7 +56,11 @@ class ControlServer {
     return refusals_.counts();
   }
   // When to call RunOnce at the latest.
-  absl::Time next() const { return listens_again_; }
+  absl::Time next() const {
+    return std::min({listens_again_, listings_.next(), drained_by_});
+  }
+  // It was told to take no new jobs.
+  bool drains() const { return drains_; }
 
   // Readable where something is ready. For poll(2) alone.
   int descriptor() const { return events_.get(); }
@@ -86,6 +92,10 @@ class ControlServer {
   absl::Status BeginJob(Session& session, const Envelope& request);
   void ReapJobs();
   EnvelopeBody AnswerOf(const Session& session, const Envelope& request);
+  // They wait for a page of tensors.
+  void AddListing(Session& session, const Envelope& request);
+  void AnswerListings();
+  absl::Status Drain(const Peer& peer, const DrainRequest& request);
   DaemonStatus StatusFor(const Peer& peer);
   void End(int fd);
 
@@ -105,6 +115,9 @@ class ControlServer {
   absl::Time asked_stats_ = absl::InfinitePast();
   absl::Time listens_again_ = absl::InfiniteFuture();
   std::map<int, Session> sessions_;
+  TensorListings listings_;
+  bool drains_ = false;
+  absl::Time drained_by_ = absl::InfiniteFuture();  // then jobs end
 };
 
 }  // namespace terrace

@@ -179,6 +179,9 @@ absl::Status Daemon::ServeOnce(Signals& signals) {
     TellLoops();
   }
   server_->RunOnce(SystemClock().Now());
+  if (server_->drains() && !end_.has_value()) {
+    board_->SetPhase(DaemonPhase::kDraining);
+  }
   scrape_->RunOnce(SystemClock().Now());
   if (SystemClock().Now() >= next_alive_) TellAlive();
   return absl::OkStatus();
@@ -274,7 +277,9 @@ DaemonStatus Daemon::Status() const {
   DaemonStatus status;
   status.version = kVersion;
   status.pid = getpid();
-  status.phase = PhaseName(board_->phase());
+  const bool drains =
+      server_->drains() && board_->phase() == DaemonPhase::kServing;
+  status.phase = PhaseName(drains ? DaemonPhase::kDraining : board_->phase());
   status.silent_for_ms = absl::ToInt64Milliseconds(silence());
   status.loops = loops_->size();
   const absl::Time now = SystemClock().Now();

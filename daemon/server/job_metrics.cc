@@ -41,7 +41,7 @@ void JobTable::AskStats() {
 
 void JobTable::TakeStats() {
   for (auto& [number, entry] : sessions_) {
-    const std::unique_ptr<Stats> stats = entry.box->Take();
+    const std::unique_ptr<Stats> stats = entry.box->stats.Take();
     if (stats == nullptr) continue;
     entry.newest = std::move(*stats);
     entry.is_asked = false;
@@ -117,6 +117,34 @@ std::optional<JobName> JobTable::OwnerOf(int64_t process) const {
     if (entry.peer.pid == process) return entry.use.name;
   }
   return std::nullopt;
+}
+
+std::optional<int64_t> JobTable::NextSession(int64_t number,
+                                             std::optional<uid_t> owner) const {
+  for (auto each = sessions_.lower_bound(number); each != sessions_.end();
+       ++each) {
+    if (!owner.has_value() || each->second.use.name.uid == *owner) {
+      return each->first;
+    }
+  }
+  return std::nullopt;
+}
+
+JobTable::Whose JobTable::WhoseIs(int64_t session) const {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return {};
+  return {found->second.use.name, found->second.peer.pid};
+}
+
+void JobTable::AskPage(int64_t session, TensorId after) {
+  const auto found = sessions_.find(session);
+  if (found != sessions_.end()) found->second.session->AskPage(after);
+}
+
+std::unique_ptr<TensorPage> JobTable::TakePage(int64_t session) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return nullptr;
+  return found->second.box->pages.Take();
 }
 
 }  // namespace terrace

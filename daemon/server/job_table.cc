@@ -90,6 +90,9 @@ JobTable::~JobTable() {
 
 absl::Status JobTable::Admit(const Peer& peer, const Hello& hello) {
   if (ends_) return absl::UnavailableError("the daemon ends");
+  if (drains_) {
+    return absl::UnavailableError("the daemon drains: it takes no new jobs");
+  }
   if (hello.version != kVersion) {
     return absl::InvalidArgumentError(
         absl::StrCat("the process has version ",
@@ -146,8 +149,8 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
   const int64_t bytes = MemoryBytesOf(hello);
   const int64_t number = next_++;
   const Quota quota = config_.OfJob(UserIn(users_.names(), name.uid), name.job);
-  const auto box =
-      std::make_shared<StatsBox>([shared = shared_] { shared->ended.Set(); });
+  const auto box = std::make_shared<AnswerBoxes>(
+      [shared = shared_] { shared->ended.Set(); });
   JobSession::Parts parts{
       .socket = std::move(socket),
       .peer = peer,
@@ -157,7 +160,7 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
             return MakeJobRuntime(tiers, name, hello, loops);
           },
       .loops = loops_,
-      .stats = box,
+      .boxes = box,
       .most_in_flight =
           quota.requests.has_value() ? quota.requests->count : kRequests,
       .on_end =

@@ -22,7 +22,7 @@
 #include "daemon/config/daemon_config.h"
 #include "daemon/jobs/job_runtime.h"
 #include "daemon/jobs/job_session.h"
-#include "daemon/jobs/stats_probe.h"
+#include "daemon/jobs/runtime_probe.h"
 #include "daemon/jobs/tier_ledger.h"
 #include "daemon/metrics/metrics_report.h"
 #include "daemon/server/job_counts.h"
@@ -76,6 +76,20 @@ class JobTable {
   // what all have moved that there ever were.
   std::vector<MetricsReport::Job> Metrics() const;
   JobTotals Totals() const;
+  // The first session from that number on, of that user's or of anyone's.
+  std::optional<int64_t> NextSession(int64_t number,
+                                     std::optional<uid_t> owner) const;
+  struct Whose {
+    JobName name;
+    int64_t process = 0;  // 0: the session has ended
+  };
+  Whose WhoseIs(int64_t session) const;
+  // Asks the session's runtime for tensors behind that one; the page comes as
+  // Stats do. Null: it has not come.
+  void AskPage(int64_t session, TensorId after);
+  std::unique_ptr<TensorPage> TakePage(int64_t session);
+  // Nobody else is admitted; who is there goes on.
+  void Drain() { drains_ = true; }
   // All are to end soon, and nobody else is admitted.
   void EndAll();
 
@@ -110,7 +124,7 @@ class JobTable {
     Use use;
     OwnDescriptor process;  // a pidfd; none: it has gone
     std::unique_ptr<JobSession> session;
-    std::shared_ptr<StatsBox> box;
+    std::shared_ptr<AnswerBoxes> box;
     Stats newest;
     bool is_asked = false;  // and has not answered
   };
@@ -140,6 +154,7 @@ class JobTable {
   std::map<int64_t, Entry> sessions_;
   std::vector<Holder> holders_;
   JobCounts counts_;
+  bool drains_ = false;
   bool ends_ = false;
 };
 

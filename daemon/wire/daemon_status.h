@@ -1,9 +1,11 @@
-// How a daemon is, as it tells those that ask. Plain values.
+// What a daemon is asked beside its jobs, and what it answers. Plain values.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "runtime/messages/answers.h"
 
 namespace terrace {
 
@@ -61,6 +63,30 @@ struct DaemonStatus {
   int64_t loops = 0;  // that are watched
   // Those of the daemon itself, and of the jobs above.
   std::vector<Loop> stopped;
+};
+
+// For a page of tensors, of the first session from that number on that is the
+// asker's, or anyone's for operators. Answered by TensorsPage.
+struct TensorsRequest {
+  int64_t session = 0;
+  int64_t after = -1;  // this tensor's id
+};
+
+struct TensorsPage {
+  uint32_t uid = 0;
+  std::string job;
+  int64_t process = 0;
+  std::vector<ListedTensor> tensors;
+  std::string fault;  // why there are none of that session; "": there may be
+  // What the next request names; negative: there is no further page.
+  int64_t next_session = -1;
+  int64_t next_after = -1;
+};
+
+// No new jobs from here on; those that are there end by themselves, or after so
+// many seconds. For operators. Answered by DaemonStatus.
+struct DrainRequest {
+  int64_t seconds = -1;  // negative: as long as they take
 };
 
 }  // namespace terrace

@@ -69,6 +69,21 @@ WrittenBody Write(FlatBuilder& builder, const Fragment& fragment) {
           flat::CreateFragment(builder, bytes, fragment.left_bytes).Union()};
 }
 
+WrittenBody Write(FlatBuilder& builder, const TensorsRequest& request) {
+  return {flat::Body::TensorsRequest,
+          flat::CreateTensorsRequest(builder, request.session, request.after)
+              .Union()};
+}
+
+WrittenBody Write(FlatBuilder& builder, const TensorsPage& page) {
+  return {flat::Body::TensorsPage, WriteTensors(builder, page).Union()};
+}
+
+WrittenBody Write(FlatBuilder& builder, const DrainRequest& request) {
+  return {flat::Body::DrainRequest,
+          flat::CreateDrainRequest(builder, request.seconds).Union()};
+}
+
 absl::StatusOr<Refusal> Read(const flat::Refusal& table, FlatReader& reader) {
   TERRACE_ASSIGN_OR_RETURN(const std::string message,
                            reader.Text(table.message(), "reason"));
@@ -118,7 +133,8 @@ absl::StatusOr<Fragment> Read(const flat::Fragment& table, FlatReader& reader) {
 
 bool IsAnswer(flat::Body kind) {
   return kind == flat::Body::Status || kind == flat::Body::Refusal ||
-         kind == flat::Body::Welcome || kind == flat::Body::JobNews;
+         kind == flat::Body::Welcome || kind == flat::Body::JobNews ||
+         kind == flat::Body::TensorsPage;
 }
 
 absl::StatusOr<EnvelopeBody> ReadBody(const flat::Envelope& envelope,
@@ -142,6 +158,14 @@ absl::StatusOr<EnvelopeBody> ReadBody(const flat::Envelope& envelope,
       return ReadNews(*envelope.body_as_JobNews(), reader);
     case flat::Body::Fragment:
       return Read(*envelope.body_as_Fragment(), reader);
+    case flat::Body::TensorsRequest: {
+      const flat::TensorsRequest& asked = *envelope.body_as_TensorsRequest();
+      return TensorsRequest{asked.session(), asked.after()};
+    }
+    case flat::Body::TensorsPage:
+      return ReadTensors(*envelope.body_as_TensorsPage(), reader);
+    case flat::Body::DrainRequest:
+      return DrainRequest{envelope.body_as_DrainRequest()->seconds()};
     case flat::Body::NONE:
       break;
   }

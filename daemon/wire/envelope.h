@@ -38,7 +38,8 @@ struct Refusal {
 };
 
 using EnvelopeBody = std::variant<StatusRequest, DaemonStatus, Refusal, Hello,
-                                  Welcome, JobRequests, JobNews, Fragment>;
+                                  Welcome, JobRequests, JobNews, Fragment,
+                                  TensorsRequest, TensorsPage, DrainRequest>;
 
 // Who reads: a daemon is sent no answers, and does not look into one.
 enum class WireReader : uint8_t { kClient, kDaemon };

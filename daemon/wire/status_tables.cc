@@ -134,4 +134,43 @@ absl::StatusOr<DaemonStatus> ReadStatus(const flat::Status& table,
   return status;
 }
 
+flatbuffers::Offset<flat::TensorsPage> WriteTensors(FlatBuilder& builder,
+                                                    const TensorsPage& page) {
+  std::vector<flatbuffers::Offset<flat::ListedTensor>> tensors;
+  for (const ListedTensor& each : page.tensors) {
+    tensors.push_back(flat::CreateListedTensorDirect(
+        builder, each.id.value, each.name.c_str(), each.size_bytes,
+        each.tier.c_str(), static_cast<uint8_t>(each.state)));
+  }
+  return flat::CreateTensorsPageDirect(
+      builder, page.uid, page.job.c_str(), page.process, &tensors,
+      page.fault.c_str(), page.next_session, page.next_after);
+}
+
+absl::StatusOr<TensorsPage> ReadTensors(const flat::TensorsPage& table,
+                                        FlatReader& reader) {
+  TensorsPage page;
+  page.uid = table.uid();
+  TERRACE_ASSIGN_OR_RETURN(page.job, reader.TextOrNone(table.job()));
+  page.process = table.process();
+  TERRACE_RETURN_IF_ERROR(reader.Tables(
+      table.tensors(), "tensors",
+      [&reader](
+          const flat::ListedTensor& each) -> absl::StatusOr<ListedTensor> {
+        ListedTensor tensor{.id = {each.id()}, .size_bytes = each.size_bytes()};
+        TERRACE_ASSIGN_OR_RETURN(tensor.name,
+                                 reader.Text(each.name(), "tensor's name"));
+        TERRACE_ASSIGN_OR_RETURN(tensor.tier, reader.TextOrNone(each.tier()));
+        TERRACE_ASSIGN_OR_RETURN(
+            tensor.state,
+            EnumOf(each.state(), TensorState::kLost, "tensor's state"));
+        return tensor;
+      },
+      &page.tensors));
+  TERRACE_ASSIGN_OR_RETURN(page.fault, reader.TextOrNone(table.fault()));
+  page.next_session = table.next_session();
+  page.next_after = table.next_after();
+  return page;
+}
+
 }  // namespace terrace

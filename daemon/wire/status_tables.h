@@ -1,4 +1,4 @@
-// A daemon's status as a table of control.fbs, for envelope.cc alone.
+// What a daemon answers as tables of control.fbs, for envelope.cc alone.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -10,6 +10,11 @@ namespace terrace {
 flatbuffers::Offset<flat::Status> WriteStatus(FlatBuilder& builder,
                                               const DaemonStatus& status);
 absl::StatusOr<DaemonStatus> ReadStatus(const flat::Status& table,
+                                        FlatReader& reader);
+
+flatbuffers::Offset<flat::TensorsPage> WriteTensors(FlatBuilder& builder,
+                                                    const TensorsPage& page);
+absl::StatusOr<TensorsPage> ReadTensors(const flat::TensorsPage& table,
                                         FlatReader& reader);
 
 }  // namespace terrace

@@ -13,6 +13,9 @@ namespace {
 
 // How many pins a message names.
 constexpr size_t kNamedPins = 8;
+// Of a page: 64 KiB are a message.
+constexpr size_t kPageTensors = 128;
+constexpr size_t kNameBytes = 255;
 
 }  // namespace
 
@@ -137,6 +140,45 @@ std::vector<Report::Fill> Report::Fills() const {
     }
   });
   return fills;
+}
+
+TensorPage Report::MakePage(TensorId after) const {
+  TensorPage page{.after = after};
+  parts_.table->ForEachAfter(after, [&](const Tensor& tensor) {
+    page.is_last = page.tensors.size() < kPageTensors;
+    if (page.is_last) page.tensors.push_back(List(tensor));
+    return page.is_last;
+  });
+  return page;
+}
+
+ListedTensor Report::List(const Tensor& tensor) const {
+  ListedTensor listed{.id = tensor.id,
+                      .name = tensor.spec.name.substr(0, kNameBytes),
+                      .size_bytes = tensor.spec.size_bytes};
+  const bool is_moving =
+      tensor.ArrivingAt() != kNoTier || tensor.drain() != Drain::kNone;
+  const TierId kept = tensor.KeptAt();
+  const Copy* const below = tensor.resting();
+  if (!tensor.loss().ok()) {
+    listed.state = TensorState::kLost;
+    return listed;
+  }
+  if (kept != kNoTier) {
+    listed.tier = TierName(parts_.working->at(kept).tier().spec());
+  } else if (below != nullptr && tensor.generation() > 0) {
+    listed.tier = parts_.placement->StatsOf(below->place.tier()).name;
+  }
+  if (tensor.pins() > 0) {
+    listed.state = TensorState::kPinned;
+  } else if (is_moving) {
+    listed.state = TensorState::kMoving;
+  } else if (tensor.generation() > 0) {
+    listed.state = IsNewerThanBelow(tensor) && below != nullptr
+                       ? TensorState::kDirty
+                       : TensorState::kClean;
+  }
+  return listed;
 }
 
 double Report::BlockedSeconds(Edge edge) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "runtime/messages/answers.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/resting_tiers.h"
@@ -45,6 +46,8 @@ class Report {
   explicit Report(const ReportParts& parts) : parts_(parts) {}
 
   Stats MakeStats(const absl::Status& first_error) const;
+  // So many tensors behind that one that a message has room for them.
+  TensorPage MakePage(TensorId after) const;
   // Open queues and held pins, as errors name them; empty: none.
   std::string Holders() const;
   // The tensors' own invariants, and that the books of all parts agree.
@@ -60,6 +63,7 @@ class Report {
     int64_t clean_bytes = 0;
   };
 
+  ListedTensor List(const Tensor& tensor) const;
   void AddTiers(Stats* stats) const;
   double BlockedSeconds(Edge edge) const;
   void AddMemory(Stats* stats) const;
