@@ -26,7 +26,7 @@ namespace terrace {
 class Holdings {
  public:
   // How often the Runtime is asked.
-  static constexpr absl::Duration kPeriod = absl::Milliseconds(300);
+  static constexpr absl::Duration kPeriod = absl::Milliseconds(500);
 
   struct Report {
     absl::Time at;  // when it was answered, by SystemClock()

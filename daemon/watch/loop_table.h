@@ -39,7 +39,7 @@ class WatchedLoop;
 class LoopTable : public std::enable_shared_from_this<LoopTable> {
  public:
   // A loop that has been asked for so long, and has not answered, has stopped.
-  static constexpr absl::Duration kMostSilence = absl::Milliseconds(1500);
+  static constexpr absl::Duration kMostSilence = absl::Milliseconds(1300);
 
   LoopTable() = default;
   ~LoopTable();

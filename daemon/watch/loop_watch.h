@@ -23,7 +23,7 @@ class LoopWatch {
  public:
   // How often it asks: with kMostSilence a loop that stops is found within
   // 1.8 s.
-  static constexpr absl::Duration kPeriod = absl::Milliseconds(300);
+  static constexpr absl::Duration kPeriod = absl::Milliseconds(500);
 
   // Both outlive the watch; setting the event wakes the loop.
   struct Asked {

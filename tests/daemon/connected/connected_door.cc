@@ -75,21 +75,22 @@ std::shared_ptr<Reaper> BeginSession(PacketListener& listener,
   auto holder =
       std::make_shared<std::unique_ptr<LocalRuntime>>(std::move(runtime));
   auto reaper = std::make_shared<Reaper>();
-  JobSession::Parts parts{
-      .socket = std::move(socket),
-      .peer = peer,
-      .sequence = hello.sequence,
-      .make_runtime =
-          [holder]() -> absl::StatusOr<std::unique_ptr<LocalRuntime>> {
-        return std::move(*holder);
-      },
-      .on_end =
-          [told = reaper.get()](JobSession::Ended end) {
-            EXPECT_TRUE(absl::IsUnavailable(end.how) ||
-                        absl::IsCancelled(end.how))
-                << end.how;
-            told->Tell();
-          }};
+  JobSession::Parts parts{.socket = std::move(socket),
+                          .peer = peer,
+                          .sequence = hello.sequence,
+                          .make_runtime = [holder](RuntimeLoops& /*loops*/)
+                              -> absl::StatusOr<std::unique_ptr<LocalRuntime>> {
+                            return std::move(*holder);
+                          },
+                          .loops = std::make_shared<LoopTable>(),
+                          .boxes = std::make_shared<AnswerBoxes>([] {}),
+                          .on_end =
+                              [told = reaper.get()](JobSession::Ended end) {
+                                EXPECT_TRUE(absl::IsUnavailable(end.how) ||
+                                            absl::IsCancelled(end.how))
+                                    << end.how;
+                                told->Tell();
+                              }};
   reaper->Begin(*JobSession::Start(std::move(parts)));
   return reaper;
 }

@@ -28,8 +28,8 @@ constexpr absl::Duration kSoonEnough = absl::Seconds(4);
 constexpr absl::Duration kSoonEnough = absl::Seconds(2);
 #endif
 
-// Until the log has it too, whose writers look three times a second.
-constexpr useconds_t kLogged = 700'000;
+// Until the log has it too, whose writers look twice a second.
+constexpr useconds_t kLogged = 1'200'000;
 
 // A daemon with one job's process, which is this one.
 class WatchedLoopsTest : public testing::Test {
@@ -155,7 +155,7 @@ TEST_F(WatchedLoopsTest, TheStatusNamesTheLoopAndItsJob) {
   const auto status = daemon_.Status();
   ASSERT_TRUE(status.ok());
   ASSERT_EQ(status->stopped.size(), 1u);
-  EXPECT_GE(status->stopped[0].silent_for_ms, 1500);
+  EXPECT_GE(status->stopped[0].silent_for_ms, 1300);
   EXPECT_LT(status->stopped[0].silent_for_ms, 60'000);
 }
 
