@@ -11,6 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "daemon/wire/envelope.h"
+#include "daemon/wire/packet_socket.h"
 #include "gmock/gmock.h"
 #include "tests/daemon/server/connected_job.h"
 #include "tests/daemon/server/http_client.h"
