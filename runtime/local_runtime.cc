@@ -83,6 +83,7 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
     core.prefetch = parts.prefetch;
     core.io_timeout = parts.io_timeout;
     core.transcript = parts.transcript;
+    core.heartbeat = std::move(parts.heartbeat);
     mover_ = std::make_unique<Mover>(std::move(core));
     inbox_ = mover_->inbox();
     client_.emplace(clock_, inbox_, mover_->ports().Open(), std::move(bases));

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/device.h"
 #include "base/executor.h"
+#include "base/threads/heartbeat.h"
 #include "policies/eviction.h"
 #include "policies/path_placement.h"
 #include "runtime/motion/transcript.h"
@@ -69,8 +70,9 @@ struct LocalRuntimeParts {
   std::unique_ptr<EvictionPolicy> eviction;
   bool prefetch = true;
   absl::Duration io_timeout = absl::Seconds(60);
-  Transcript* transcript = nullptr;  // outlives the runtime; null: none
-  std::string machine_profile;       // as Stats tells it
+  Transcript* transcript = nullptr;      // outlives the runtime; null: none
+  std::string machine_profile;           // as Stats tells it
+  std::shared_ptr<Heartbeat> heartbeat;  // the mover's; null: nobody looks
   // False: nothing turns the crank but the test (or its clock), by mover().
   bool start_thread = true;
 };

@@ -88,6 +88,14 @@ absl::StatusOr<Quota> ReadQuota(TableReader& reader) {
   return quota;
 }
 
+absl::StatusOr<std::optional<MetricsAddress>> ReadMetrics(TableReader& reader) {
+  TERRACE_ASSIGN_OR_RETURN(const TomlValue* const text, reader.Text("metrics"));
+  if (text == nullptr) return std::nullopt;
+  absl::StatusOr<MetricsAddress> address = ParseMetricsAddress(text->text);
+  if (address.ok()) return *std::move(address);
+  return reader.ErrorAt(text->position, address.status().message());
+}
+
 absl::StatusOr<DaemonConfig::Service> ReadService(TableReader& reader) {
   static constexpr absl::string_view kLevels[] = {"debug", "info", "warning",
                                                   "error"};
@@ -108,6 +116,7 @@ absl::StatusOr<DaemonConfig::Service> ReadService(TableReader& reader) {
   TERRACE_ASSIGN_OR_RETURN(const std::optional<PlacedCount> drain,
                            reader.Count("drain_seconds", 1, kMostDrainSeconds));
   if (drain.has_value()) service.drain_seconds = drain->count;
+  TERRACE_ASSIGN_OR_RETURN(service.metrics, ReadMetrics(reader));
   TERRACE_ASSIGN_OR_RETURN(const TomlValue* const log, reader.Text("log"));
   if (log == nullptr) return service;
   service.log = log->text;

@@ -31,18 +31,21 @@
 //   group = "terrace"      # who may connect, beside the daemon's own user
 //   drain_seconds = 30     # from SIGTERM to the end, at most
 //   log = "info"           # or "debug", "warning", "error"
+//   metrics = "unix:/run/terrace/metrics.sock"  // off where it is not said
 //
 // Values; functions are thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "daemon/config/metrics_address.h"
 #include "daemon/config/quota.h"
 #include "terrace/tier.h"
 
@@ -67,6 +70,7 @@ struct DaemonConfig {
     TextPosition group_position;
     int64_t drain_seconds = 30;
     std::string log = "info";
+    std::optional<MetricsAddress> metrics;  // nothing: it tells none
   };
 
   std::string file;  // as errors name it

@@ -45,7 +45,8 @@ JobAddresses AddressesOf(const JobTiers& tiers, const JobName& job,
 
 absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
                                           const JobName& job,
-                                          const Hello& hello) {
+                                          const Hello& hello,
+                                          RuntimeLoops& loops) {
   Options options;
   options.tiers.push_back(tiers.memory);
   options.tiers.front().budget_bytes = hello.memory_bytes;
@@ -69,8 +70,14 @@ absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
       *parts.arena,
       std::make_unique<JobCharge>(*tiers.ledger, job, TierName(tiers.memory)));
   parts.spill = made.memory;
-  TERRACE_ASSIGN_OR_RETURN(made.runtime, LocalRuntime::Start(std::move(parts)));
+  TERRACE_ASSIGN_OR_RETURN(made.runtime, loops.Start(std::move(parts)));
   return made;
+}
+
+absl::StatusOr<std::unique_ptr<LocalRuntime>> StartDaemonRuntime(
+    const Options& options, RuntimeLoops& loops) {
+  TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts, PartsOf(options));
+  return loops.Start(std::move(parts));
 }
 
 }  // namespace terrace

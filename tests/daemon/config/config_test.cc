@@ -119,7 +119,7 @@ TEST(DaemonConfigTest, WhatIsNoTomlSaysWhere) {
 TEST(DaemonConfigTest, UnknownKeysSayWhereAndWhatIsKnown) {
   EXPECT_EQ(MessageOf("tires = []\n"),
             "d.toml:2:1: no such key: tires; known: tiers, socket, group, "
-            "drain_seconds, log, quota, users");
+            "drain_seconds, metrics, log, quota, users");
   EXPECT_EQ(MessageOf("[quota.jobs]\n"),
             "d.toml:2:8: no such key: quota.jobs; known in quota: user, job");
   EXPECT_EQ(MessageOf("[quota.job]\narena = 1\n"),
@@ -239,6 +239,30 @@ TEST(UserNamesTest, AUserThatIsNobodyOrTwiceSaysWhere) {
               StartsWith("d.toml:2:8: the uid 65534 stands for all users"));
   EXPECT_THAT(std::string(check("[users.0]\n[users.root]\n").message()),
               EndsWith("users.root and users.0 are both the uid 0"));
+}
+
+TEST(DaemonConfigTest, MetricsAreToldOnThisHostAlone) {
+  const auto parse = [](const std::string& address) {
+    const auto config =
+        Parse(absl::StrCat(kTiers, "metrics = '", address, "'\n"));
+    EXPECT_TRUE(config.ok()) << config.status();
+    return MetricsAddressText(*config->service.metrics);
+  };
+  for (const char* const each :
+       {"unix:/run/m.sock", "127.0.0.1:9464", "[::1]:1"}) {
+    EXPECT_EQ(parse(each), each);
+  }
+  EXPECT_FALSE(Parse(kTiers)->service.metrics.has_value());
+  for (const char* const each :
+       {"", "unix:", "unix:run/m", "/run/m.sock", ":9464", "0.0.0.0:9464",
+        "[::]:9464", "10.0.0.1:80", "localhost:80", "127.0.0.1", "127.0.0.1:",
+        "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.2:80"}) {
+    EXPECT_THAT(
+        MessageOf(absl::StrCat("log = 'info'\nmetrics = '", each, "'\n")),
+        StartsWith("d.toml:3:11: metrics is unix:/PATH, "))
+        << each;
+  }
+  EXPECT_THAT(MessageOf("metrics = 9464\n"), StartsWith("d.toml:2:"));
 }
 
 }  // namespace
