@@ -31,6 +31,7 @@
 //   group = "terrace"      # who may connect, beside the daemon's own user
 //   drain_seconds = 30     # from SIGTERM to the end, at most
 //   log = "info"           # or "debug", "warning", "error"
+//   pace = "400MB/s"       # of each disk, of all jobs together, either way
 //
 // Values; functions are thread-safe.
 #pragma once
@@ -67,6 +68,7 @@ struct DaemonConfig {
     TextPosition group_position;
     int64_t drain_seconds = 30;
     std::string log = "info";
+    int64_t pace_bytes_per_second = 0;  // 0: as fast as the disk is
   };
 
   std::string file;  // as errors name it

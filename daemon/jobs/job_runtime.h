@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/jobs/tier_ledger.h"
+#include "daemon/links/job_links.h"
 #include "daemon/wire/job_messages.h"
 #include "runtime/local_runtime.h"
 #include "terrace/thread_pool.h"
@@ -20,6 +21,7 @@ struct JobTiers {
   std::vector<TierSpec> below;  // disks
   ThreadPool pool;              // for checksums
   TierLedger* ledger = nullptr;
+  JobLinks* links = nullptr;
 };
 
 // What such a process takes of the memory: whole pages, and what it may grow by

@@ -22,6 +22,7 @@
 #include "daemon/jobs/job_runtime.h"
 #include "daemon/jobs/job_session.h"
 #include "daemon/jobs/tier_ledger.h"
+#include "daemon/links/job_links.h"
 #include "daemon/server/user_table.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/packet_socket.h"
@@ -99,7 +100,8 @@ class JobTable {
   };
 
   JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
-           DaemonConfig config, UserTable* users, WakeEvent event);
+           std::unique_ptr<JobLinks> links, DaemonConfig config,
+           UserTable* users, WakeEvent event);
 
   // Its connection counts no more, either.
   void Give(const Use& use);
@@ -107,6 +109,7 @@ class JobTable {
 
   const JobTiers tiers_;
   const std::unique_ptr<TierLedger> ledger_;
+  const std::unique_ptr<JobLinks> links_;
   UserTable& users_;
   DaemonConfig config_;
   const std::shared_ptr<Shared> shared_;

@@ -74,6 +74,8 @@ SINGLE = {
         {'kLockPatience'}, 'the deadline of a lock'),
     'tiers/pmem/dax_device.cc': Wait(
         {'kLockPatience'}, 'the deadline of a lock'),
+    'daemon/links/shared_link.h': Wait(
+        {'kGrantPatience'}, 'the deadline of a turn'),
     'daemon/server/control_server.cc': Wait(
         {'epoll_wait'}, 'one look at what is ready'),
     'daemon/wire/packet_socket.cc': Wait(
