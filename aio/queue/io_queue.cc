@@ -348,8 +348,9 @@ IoQueue::Staged IoQueue::StageNew() {
     // deficits decide.
     const bool leaves_half = !IsAwaited(request.io_class) &&
                              !schedule_.HasFirstOfOther(request.direction);
-    if (!link_->Take(
-            {request.direction, request.io_class, size_bytes, leaves_half})) {
+    // It goes as what waits behind it, which others' pieces are not to pass.
+    if (!link_->Take({request.direction, schedule_.MostUrgent(), size_bytes,
+                      leaves_half})) {
       return Staged::kWaits;
     }
     schedule_.Charge(size_bytes);

@@ -22,6 +22,7 @@ namespace terrace {
 
 struct LinkPiece {
   IoDirection direction = IoDirection::kRead;
+  // The most urgent of what waits in its queue, which may be behind it.
   IoClass io_class = IoClass::kDemand;
   int64_t size_bytes = 0;
   // Where both directions are in use it takes no more than half of the limit:

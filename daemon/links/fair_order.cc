@@ -34,7 +34,7 @@ int FairOrder::Add(int parent, int weight) {
 
 void FairOrder::Remove(int node) {
   const Node& gone = nodes_.at(node);
-  TERRACE_CHECK(gone.children.empty() && gone.waiting == 0 && node != kRoot);
+  TERRACE_CHECK(gone.children.empty() && gone.present == 0 && node != kRoot);
   std::erase(nodes_.at(gone.parent).children, node);
   nodes_.erase(node);
 }
@@ -47,19 +47,35 @@ void FairOrder::SetWeight(int node, int weight) {
 void FairOrder::Wait(int leaf, IoClass io_class) {
   Node& node = nodes_.at(leaf);
   node.io_class = io_class;
+  if (node.present == 0) AddPresent(leaf, +1);
   if (node.waiting == 0) AddWaiting(leaf, +1);
 }
 
-void FairOrder::Rest(int leaf) {
+void FairOrder::Pause(int leaf) {
   if (Of(leaf).waiting > 0) AddWaiting(leaf, -1);
+}
+
+void FairOrder::Rest(int leaf) {
+  Pause(leaf);
+  if (Of(leaf).present > 0) AddPresent(leaf, -1);
+}
+
+void FairOrder::AddPresent(int leaf, int count) {
+  for (int each = leaf; each != kNone; each = Of(each).parent) {
+    Node& node = nodes_.at(each);
+    if (node.present == 0 && each != kRoot) {
+      node.start = std::max(node.start, Of(node.parent).now);
+    }
+    node.present += count;
+  }
 }
 
 void FairOrder::AddWaiting(int leaf, int count) {
   for (int each = leaf; each != kNone; each = Of(each).parent) {
     Node& node = nodes_.at(each);
     if (node.waiting == 0 && each != kRoot) {
-      const double saved = Share(limit_bytes_, node.weight);
-      node.start = std::max(node.start, Of(node.parent).now - saved);
+      const double late = Share(kLateLimits * limit_bytes_, node.weight);
+      node.start = std::max(node.start, Of(node.parent).now - late);
     }
     node.waiting += count;
   }
@@ -105,7 +121,7 @@ void FairOrder::Serve(int leaf, int64_t bytes) {
     above.now = std::max(above.now, least);
     node.start += Share(bytes, node.weight);
   }
-  Rest(leaf);
+  Pause(leaf);
 }
 
 void FairOrder::Refund(int leaf, int64_t bytes) {

@@ -10,8 +10,9 @@
 //   order.Serve(next, bytes);  // and it waits no longer
 //
 // Each node counts the bytes that it was served, over its weight; the one that
-// has the least goes first. Who was silent has saved up nothing, but for one
-// limit of bytes: a queue is silent for a moment whenever it is served.
+// has the least goes first. Who was served is there until it rests: it comes
+// back for what it missed meanwhile, as its thread may have been late, up to
+// kLateLimits. Who has rested has saved up nothing.
 //
 // What is waited for goes before what is fetched ahead, and that before what is
 // written back, whosever it is, as long as that does not cost the others their
@@ -36,8 +37,10 @@ class FairOrder {
   static constexpr int kRoot = 0;
   static constexpr int kNone = -1;
   // By how many limits a class may be ahead of its share.
-  static constexpr int64_t kAwaitedLimits = 32;
-  static constexpr int64_t kPrefetchLimits = 16;
+  static constexpr int64_t kAwaitedLimits = 16;
+  static constexpr int64_t kPrefetchLimits = 8;
+  // And by how many who is there may come back late.
+  static constexpr int64_t kLateLimits = 16;
 
   FairOrder();
 
@@ -51,11 +54,14 @@ class FairOrder {
 
   // The leaf waits, with a piece of that class first.
   void Wait(int leaf, IoClass io_class);
+  // It does not wait, and is there.
+  void Pause(int leaf);
   void Rest(int leaf);
   bool empty() const { return Of(kRoot).waiting == 0; }
 
   // Of those who wait and may go; kNone: there is none.
   int Next(absl::FunctionRef<bool(int leaf)> may_go) const;
+  // It waits no longer.
   void Serve(int leaf, int64_t bytes);
   // It was not served after all.
   void Refund(int leaf, int64_t bytes);
@@ -71,8 +77,10 @@ class FairOrder {
     int weight = 1;
     // Bytes over the weight, counted in the parent's time.
     double start = 0;
-    double now = 0;   // the least start of the children that were served last
-    int waiting = 0;  // leaves at or below it
+    double now = 0;  // the least start of the children that were served last
+    // Leaves at or below it.
+    int waiting = 0;
+    int present = 0;
     IoClass io_class = IoClass::kDemand;  // of a leaf that waits
     std::vector<int> children;
   };
@@ -85,6 +93,7 @@ class FairOrder {
   const Node& Of(int node) const { return nodes_.at(node); }
   Candidate BestOf(int node, absl::FunctionRef<bool(int)> may_go) const;
   double KeyOf(const Node& node, IoClass io_class) const;
+  void AddPresent(int leaf, int count);
   void AddWaiting(int leaf, int count);
 
   std::map<int, Node> nodes_;

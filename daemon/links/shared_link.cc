@@ -58,6 +58,7 @@ class SharedLink::Share final : public LinkShare {
     return !waits_ || piece.io_class < asked_;
   }
   bool Take(const LinkPiece& piece) override {
+    is_there_ = true;
     waits_ = !link_.Take(leaf_, piece);
     asked_ = piece.io_class;
     return !waits_;
@@ -66,7 +67,8 @@ class SharedLink::Share final : public LinkShare {
     link_.Give(leaf_, direction, size_bytes);
   }
   void Rest() override {
-    if (!waits_ && !HasGrants()) return;
+    if (!is_there_ && !HasGrants()) return;
+    is_there_ = false;
     waits_ = false;
     link_.Rest(leaf_);
   }
@@ -84,7 +86,8 @@ class SharedLink::Share final : public LinkShare {
   SharedLink& link_;
   const int leaf_;
   const std::shared_ptr<Waker> waker_;
-  bool waits_ = false;  // asked, and was refused
+  bool is_there_ = false;  // asked, and has not rested since
+  bool waits_ = false;     // and was refused
   IoClass asked_ = IoClass::kWriteBack;
 };
 
@@ -232,6 +235,7 @@ void SharedLink::Rest(int leaf) {
     MutexLock lock(mutex_);
     Member& member = See(leaf, now);
     StopWaiting(leaf, member);
+    order_.Rest(leaf);
     DropGrant(leaf, member);
     wakers = Grant(leaf, now);
   }
@@ -246,6 +250,7 @@ void SharedLink::Leave(int leaf) {
     MutexLock lock(mutex_);
     Member& member = See(leaf, now);
     StopWaiting(leaf, member);
+    order_.Rest(leaf);
     DropGrant(leaf, member);
     use_.LeaveAll(member.use);
     members_.erase(leaf);
@@ -262,7 +267,7 @@ void SharedLink::StopWaiting(int leaf, Member& member) {
   if (!member.waits) return;
   member.waits = false;
   --waiting_[IndexOf(member.ask.direction)];
-  order_.Rest(leaf);
+  order_.Pause(leaf);
 }
 
 // What is kept was for the piece that was its first when it asked.
