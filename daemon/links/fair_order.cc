@@ -81,8 +81,12 @@ void FairOrder::AddWaiting(int leaf, int count) {
   }
 }
 
-double FairOrder::KeyOf(const Node& node, IoClass io_class) const {
-  return node.start - Share(LimitsAhead(io_class) * limit_bytes_, node.weight);
+double FairOrder::AheadOf(const Node& parent, IoClass io_class) const {
+  int weights = 0;
+  for (const int child : parent.children) {
+    if (Of(child).present > 0) weights += Of(child).weight;
+  }
+  return Share(LimitsAhead(io_class) * limit_bytes_, weights);
 }
 
 FairOrder::Candidate FairOrder::BestOf(
@@ -97,7 +101,7 @@ FairOrder::Candidate FairOrder::BestOf(
   for (const int child : here.children) {
     const Candidate candidate = BestOf(child, may_go);
     if (candidate.leaf == kNone) continue;
-    const double key = KeyOf(Of(child), candidate.io_class);
+    const double key = Of(child).start - AheadOf(here, candidate.io_class);
     if (best.leaf != kNone && key >= least) continue;
     best = candidate;
     least = key;

@@ -17,8 +17,9 @@
 // What is waited for goes before what is fetched ahead, and that before what is
 // written back, whosever it is, as long as that does not cost the others their
 // shares: a node whose best leaf waits for the more urgent class is looked at
-// as if it had been served less, by so many limits (borrowed virtual time, Duda
-// and Cheriton, SOSP 1999). Who has used that up goes in the order of shares.
+// as if so many limits had been served less, to it and its siblings together
+// (borrowed virtual time, Duda and Cheriton, SOSP 1999). Who has used that up
+// goes in the order of shares.
 //
 // A value; nothing here knows the time. One thread at a time.
 #pragma once
@@ -40,7 +41,7 @@ class FairOrder {
   static constexpr int64_t kAwaitedLimits = 16;
   static constexpr int64_t kPrefetchLimits = 8;
   // And by how many who is there may come back late.
-  static constexpr int64_t kLateLimits = 16;
+  static constexpr int64_t kLateLimits = 8;
 
   FairOrder();
 
@@ -92,7 +93,9 @@ class FairOrder {
 
   const Node& Of(int node) const { return nodes_.at(node); }
   Candidate BestOf(int node, absl::FunctionRef<bool(int)> may_go) const;
-  double KeyOf(const Node& node, IoClass io_class) const;
+  // By how much a child may be ahead of its siblings, in their time: the same
+  // for all of them, so that it counts only between classes.
+  double AheadOf(const Node& parent, IoClass io_class) const;
   void AddPresent(int leaf, int count);
   void AddWaiting(int leaf, int count);
 

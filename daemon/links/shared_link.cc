@@ -68,9 +68,8 @@ class SharedLink::Share final : public LinkShare {
   }
   void Rest() override {
     if (!is_there_ && !HasGrants()) return;
-    is_there_ = false;
     waits_ = false;
-    link_.Rest(leaf_);
+    is_there_ = link_.Rest(leaf_);
   }
   absl::Time NextEvent() const override {
     if (!waits_ && !HasGrants()) return absl::InfiniteFuture();
@@ -228,18 +227,23 @@ void SharedLink::Give(int leaf, IoDirection direction, int64_t size_bytes) {
   WakeAll(wakers);
 }
 
-void SharedLink::Rest(int leaf) {
+// One that has something in flight is there: its queue asks again when that has
+// ended.
+bool SharedLink::Rest(int leaf) {
   const absl::Time now = clock_.Now();
   Wakers wakers;
+  bool is_there = false;
   {
     MutexLock lock(mutex_);
     Member& member = See(leaf, now);
     StopWaiting(leaf, member);
-    order_.Rest(leaf);
     DropGrant(leaf, member);
+    is_there = !member.use.empty();
+    if (!is_there) order_.Rest(leaf);
     wakers = Grant(leaf, now);
   }
   WakeAll(wakers);
+  return is_there;
 }
 
 // Nobody of this thread looks after what it grants: all that wait are woken.

@@ -103,7 +103,8 @@ class SharedLink {
   void OnAnswer(absl::Time now, int64_t bytes, bool is_read, bool has_more);
   bool Take(int leaf, const LinkPiece& piece);
   void Give(int leaf, IoDirection direction, int64_t size_bytes);
-  void Rest(int leaf);
+  // Whether it is there all the same.
+  bool Rest(int leaf);
   void Leave(int leaf);
   // `asked`: it was refused, and has not asked again.
   absl::Time NextEvent(int leaf, bool asked) const;

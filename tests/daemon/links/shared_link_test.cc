@@ -36,5 +36,15 @@ TEST(SharedLink, TwoThatAreEqualHaveHalfEach) {
     EXPECT_NEAR(share, 0.5, 0.005);
 }
 
+TEST(SharedLink, TheHeavierHasMore) {
+  LinkedHost host;
+  host.Add({1, "heavy"}, {1, 3}).Begin({});
+  host.Add({1, "light"}, {1, 1}).Begin({});
+  host.Pass(absl::Milliseconds(200));
+  const std::vector<double> shares = SharesOf(host, kWhile);
+  EXPECT_NEAR(shares[0], 0.75, 0.005);
+  EXPECT_NEAR(shares[1], 0.25, 0.005);
+}
+
 }  // namespace
 }  // namespace terrace
