@@ -108,22 +108,21 @@ class LinkedHost {
     return *jobs.back();
   }
 
-  // False: nobody is due, nothing comes.
+  // False: nobody was due, and nothing comes.
   bool Advance() {
+    bool any = false;
     for (bool turned = true; turned;) {
       turned = false;
       for (const auto& job : jobs) {
         if (!job->IsDue(clock.Now())) continue;
         job->Turn();
         most_in_flight = std::max(most_in_flight, link.use().in_flight_bytes);
-        most_over = std::max(
-            most_over, link.use().in_flight_bytes - link.use().limit_bytes);
-        turned = true;
+        turned = any = true;
       }
     }
     absl::Time next = absl::InfiniteFuture();
     for (const auto& job : jobs) next = std::min(next, job->NextEvent());
-    if (next == absl::InfiniteFuture()) return false;
+    if (next == absl::InfiniteFuture()) return any;
     clock.JumpTo(next);
     return true;
   }
@@ -137,7 +136,6 @@ class LinkedHost {
   std::shared_ptr<PacedDevice> device;
   std::vector<std::unique_ptr<LinkedJob>> jobs;
   int64_t most_in_flight = 0;
-  int64_t most_over = INT64_MIN;
 };
 
 inline LinkedJob::LinkedJob(LinkedHost& host, const SharedLink::Job& job,
