@@ -1,13 +1,32 @@
 #include "daemon/links/job_links.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "daemon/config/user_names.h"
 
 namespace terrace {
 namespace {
+
+// As aio/queue/in_flight_limit.h has it.
+constexpr int64_t kGrainBytes = 64 << 10;
+constexpr int64_t kLeastBytes = 512 << 10;
+
+// A limit that adapts does so while more waits than it lets in; of a pace it is
+// known what that is.
+IoQueueOptions QueueOptions(int64_t pace) {
+  IoQueueOptions options;
+  if (pace == 0) return options;
+  const double wanted = static_cast<double>(pace) *
+                        absl::ToDoubleSeconds(options.in_flight_latency);
+  options.in_flight_bytes =
+      std::clamp(RoundDown(static_cast<int64_t>(wanted), kGrainBytes),
+                 kLeastBytes, options.in_flight_bytes);
+  return options;
+}
 
 int WeightOf(const Quota& quota) {
   return quota.weight.has_value() ? static_cast<int>(quota.weight->count) : 1;
@@ -22,7 +41,7 @@ JobLinks::JobLinks(DaemonConfig config, std::map<uid_t, std::string> names)
   for (const TierSpec& each : config_.TierSpecs()) {
     if (each.kind != TierKind::kDisk) continue;
     Disk& disk = disks_[TierName(each)];
-    disk.link = std::make_unique<SharedLink>(IoQueueOptions(), SystemClock());
+    disk.link = std::make_unique<SharedLink>(QueueOptions(pace), SystemClock());
     if (pace == 0) continue;
     disk.pace = std::make_shared<PacedDevice>(PaceOptions{pace, pace});
   }
