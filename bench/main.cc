@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "bench/adam_bench.h"
-#include "bench/daemon/links.h"
+#include "bench/daemon/shared_disk.h"
 #include "bench/device_bench.h"
 #include "bench/harness.h"
 #include "bench/io/io.h"

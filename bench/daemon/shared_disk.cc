@@ -1,4 +1,4 @@
-#include "bench/daemon/links.h"
+#include "bench/daemon/shared_disk.h"
 
 #include <unistd.h>
 
