@@ -134,16 +134,16 @@ TEST_F(LinkShareTest, WhatIsCancelledWaitsForNothing) {
 // Whosever turn it is within the queue.
 TEST_F(LinkShareTest, APieceGoesAsTheMostUrgentThatWaitsBehindIt) {
   link_.has_room = false;
-  Enqueue(1, 40, IoClass::kWriteBack, IoDirection::kWrite);
+  Enqueue(1, 24, IoClass::kWriteBack, IoDirection::kWrite);
   Poll();
   EXPECT_EQ(link_.asked.back().io_class, IoClass::kWriteBack);
-  Enqueue(2, 40, IoClass::kDemand);
+  Enqueue(2, 24, IoClass::kDemand);
   link_.has_room = true;
   link_.asked.clear();
   Poll();
   int reads = 0;
   int writes = 0;
-  for (size_t i = 0; reads < 40; ++i) {
+  for (size_t i = 0; reads < 24; ++i) {
     const LinkPiece& piece = link_.asked.at(i);
     ASSERT_EQ(piece.io_class, IoClass::kDemand) << i;
     ++(piece.direction == IoDirection::kRead ? reads : writes);
