@@ -102,8 +102,12 @@ void IoQueue::Turn(std::vector<Completion>* completions) {
   expiries_.Look(now);
   CheckExpiries(now);
   SubmitStaged(now);
-  if (!staged_.empty() || StageAll(now) != Staged::kWaits) link_->Rest();
-  SubmitStaged(now);
+  if (!staged_.empty()) {
+    link_->Rest();
+  } else {
+    if (StageAll(now) != Staged::kWaits) link_->Rest();
+    SubmitStaged(now);
+  }
   std::move(ended_.begin(), ended_.end(), std::back_inserter(*completions));
   ended_.clear();
 }
