@@ -81,12 +81,12 @@ void FairOrder::AddWaiting(int leaf, int count) {
   }
 }
 
-double FairOrder::AheadOf(const Node& parent, IoClass io_class) const {
+int FairOrder::WeightsOf(const Node& parent) const {
   int weights = 0;
   for (const int child : parent.children) {
     if (Of(child).present > 0) weights += Of(child).weight;
   }
-  return Share(LimitsAhead(io_class) * limit_bytes_, weights);
+  return weights;
 }
 
 FairOrder::Candidate FairOrder::BestOf(
@@ -96,12 +96,16 @@ FairOrder::Candidate FairOrder::BestOf(
   if (here.children.empty()) {
     return may_go(node) ? Candidate{node, here.io_class} : Candidate{};
   }
+  const int weights = WeightsOf(here);
   Candidate best;
   double least = 0;
   for (const int child : here.children) {
     const Candidate candidate = BestOf(child, may_go);
     if (candidate.leaf == kNone) continue;
-    const double key = Of(child).start - AheadOf(here, candidate.io_class);
+    // By the sum: it is the same for all, and counts only between classes.
+    const double ahead =
+        Share(LimitsAhead(candidate.io_class) * limit_bytes_, weights);
+    const double key = Of(child).start - ahead;
     if (best.leaf != kNone && key >= least) continue;
     best = candidate;
     least = key;

@@ -93,9 +93,8 @@ class FairOrder {
 
   const Node& Of(int node) const { return nodes_.at(node); }
   Candidate BestOf(int node, absl::FunctionRef<bool(int)> may_go) const;
-  // By how much a child may be ahead of its siblings, in their time: the same
-  // for all of them, so that it counts only between classes.
-  double AheadOf(const Node& parent, IoClass io_class) const;
+  // Of the children that are there.
+  int WeightsOf(const Node& parent) const;
   void AddPresent(int leaf, int count);
   void AddWaiting(int leaf, int count);
 
