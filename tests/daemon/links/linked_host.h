@@ -44,6 +44,7 @@ class LinkedJob {
 
   void Begin(const Load& load) {
     load_ = load;
+    is_woken_ = true;
     for (int i = 0; i < load.transfers; ++i) Ask();
   }
   // It asks for nothing more.
@@ -59,25 +60,32 @@ class LinkedJob {
   }
 
   bool IsDue(absl::Time now) const {
-    return !is_frozen_ && (is_woken_ || NextEvent() <= now);
+    return !is_frozen_ && (is_woken_ || next_event_ <= now);
   }
-  absl::Time NextEvent() const {
-    if (is_frozen_) return absl::InfiniteFuture();
-    const absl::Time asks =
-        asks_at_.empty() ? absl::InfiniteFuture()
-                         : *std::min_element(asks_at_.begin(), asks_at_.end());
-    return std::min(io_->NextEvent(), asks);
+  // As it knew when it had turned: it sleeps until then.
+  absl::Time next_event() const {
+    return is_frozen_ ? absl::InfiniteFuture() : next_event_;
   }
   void Turn();
 
   int64_t moved_bytes() const { return moved_bytes_; }
   int64_t pending() const { return io_->pending(); }
   const std::vector<absl::Duration>& waits() const { return waits_; }
-  IoPaths& io() { return *io_; }
+  // For a change that its own thread makes, which turns after it.
+  IoPaths& io() {
+    is_woken_ = true;
+    return *io_;
+  }
   int wakes() const { return wakes_; }
 
  private:
   void Ask();
+  absl::Time NextEvent() const {
+    const absl::Time asks =
+        asks_at_.empty() ? absl::InfiniteFuture()
+                         : *std::min_element(asks_at_.begin(), asks_at_.end());
+    return std::min(io_->NextEvent(), asks);
+  }
 
   LinkedHost& host_;
   std::unique_ptr<IoPaths> io_;
@@ -89,6 +97,7 @@ class LinkedJob {
   std::vector<absl::Duration> waits_;
   int64_t moved_bytes_ = 0;
   int wakes_ = 0;
+  absl::Time next_event_ = absl::InfiniteFuture();
   bool is_woken_ = true;
   bool is_stopped_ = false;
   bool is_frozen_ = false;
@@ -121,7 +130,7 @@ class LinkedHost {
       }
     }
     absl::Time next = absl::InfiniteFuture();
-    for (const auto& job : jobs) next = std::min(next, job->NextEvent());
+    for (const auto& job : jobs) next = std::min(next, job->next_event());
     if (next == absl::InfiniteFuture()) return any;
     clock.JumpTo(next);
     return true;
@@ -179,6 +188,7 @@ inline void LinkedJob::Turn() {
     if (each.status.ok()) moved_bytes_ += load_.bytes;
     if (!is_stopped_) asks_at_.push_back(now + load_.pause);
   }
+  next_event_ = NextEvent();
 }
 
 }  // namespace terrace
