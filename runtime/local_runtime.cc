@@ -222,9 +222,9 @@ absl::StatusOr<std::unique_ptr<LocalRuntime>> LocalRuntime::Start(
     LocalRuntimeParts parts) {
   auto io = std::make_unique<IoPaths>(std::move(parts.engine), *parts.clock);
   for (const LocalPath& path : parts.paths) {
-    TERRACE_RETURN_IF_ERROR(
-        io->AddPath(path.file->info().file, path.file->fd(), path.queue)
-            .status());
+    TERRACE_RETURN_IF_ERROR(io->AddPath(path.file->info().file, path.file->fd(),
+                                        path.queue, path.link)
+                                .status());
   }
   io->RegisterArena(parts.arena->bytes());
   if (io->engine_info().buffers_registered || !parts.pinned.bytes().empty()) {

@@ -32,6 +32,7 @@ struct LocalPath {
   std::unique_ptr<DiskFile> file;
   IoQueueOptions queue;
   PathPrior prior;  // its speed, as far as it is known before the job
+  JoinLink link;    // to what it shares with other runtimes; null: nothing
   // For what its file system may hang in; null: a thread of its own.
   std::unique_ptr<Executor> background;
 };

@@ -32,6 +32,7 @@
 //   drain_seconds = 30     # from SIGTERM to the end, at most
 //   log = "info"           # or "debug", "warning", "error"
 //   metrics = "unix:/run/terrace/metrics.sock"  // off where it is not said
+//   pace = "400MB/s"       # of each disk, of all jobs together, either way
 //
 // Values; functions are thread-safe.
 #pragma once
@@ -71,6 +72,7 @@ struct DaemonConfig {
     int64_t drain_seconds = 30;
     std::string log = "info";
     std::optional<MetricsAddress> metrics;  // nothing: it tells none
+    int64_t pace_bytes_per_second = 0;      // 0: as fast as the disk is
   };
 
   std::string file;  // as errors name it

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/status_macros.h"
@@ -59,12 +60,16 @@ absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
   options.thread_pool = tiers.pool;
   TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts,
                            PartsOf(options, addresses.spill_bytes));
+  std::vector<std::string> disks;
   for (size_t i = 0; i < parts.paths.size(); ++i) {
-    parts.paths[i].file =
-        MakeChargedDiskFile(std::move(parts.paths[i].file),
-                            std::make_unique<JobCharge>(
-                                *tiers.ledger, job, TierName(tiers.below[i])));
+    LocalPath& path = parts.paths[i];
+    disks.push_back(TierName(tiers.below[i]));
+    path.file = MakeChargedDiskFile(
+        std::move(path.file),
+        std::make_unique<JobCharge>(*tiers.ledger, job, disks.back()));
+    path.link = tiers.links->LinkOf(disks.back(), job.uid, job.job);
   }
+  parts.engine = tiers.links->Paced(std::move(parts.engine), disks);
   JobRuntime made;
   made.memory = std::make_shared<JobMemory>(
       *parts.arena,

@@ -9,6 +9,7 @@
 #include "daemon/jobs/job_memory.h"
 #include "daemon/jobs/runtime_loops.h"
 #include "daemon/jobs/tier_ledger.h"
+#include "daemon/links/job_links.h"
 #include "daemon/wire/job_messages.h"
 #include "runtime/local_runtime.h"
 #include "terrace/options.h"
@@ -23,6 +24,7 @@ struct JobTiers {
   std::vector<TierSpec> below;  // disks
   ThreadPool pool;              // for checksums
   TierLedger* ledger = nullptr;
+  JobLinks* links = nullptr;
 };
 
 // What such a process takes of the memory at its start: whole pages.

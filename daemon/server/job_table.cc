@@ -45,9 +45,10 @@ bool HasGone(const OwnDescriptor& process) {
 
 // The first memory, and the directories of disks, are what jobs have.
 JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
-                  ThreadPool pool) {
+                  JobLinks* links, ThreadPool pool) {
   JobTiers tiers;
   tiers.ledger = ledger;
+  tiers.links = links;
   tiers.pool = std::move(pool);
   bool has_memory = false;
   for (const TierSpec& each : config.TierSpecs()) {
@@ -76,17 +77,20 @@ absl::StatusOr<std::unique_ptr<JobTable>> JobTable::Create(
   TERRACE_ASSIGN_OR_RETURN(WakeEvent event, WakeEvent::Make());
   TERRACE_ASSIGN_OR_RETURN(ThreadPool pool, ThreadPool::Create(0));
   auto ledger = std::make_unique<TierLedger>(config, users->names());
-  JobTiers tiers = TiersFor(config, ledger.get(), std::move(pool));
+  auto links = std::make_unique<JobLinks>(config, users->names());
+  JobTiers tiers = TiersFor(config, ledger.get(), links.get(), std::move(pool));
   return std::unique_ptr<JobTable>(
-      new JobTable(std::move(tiers), std::move(ledger), config, users,
-                   std::move(loops), std::move(event)));
+      new JobTable(std::move(tiers), std::move(ledger), std::move(links),
+                   config, users, std::move(loops), std::move(event)));
 }
 
 JobTable::JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
-                   DaemonConfig config, UserTable* users,
-                   std::shared_ptr<LoopTable> loops, WakeEvent event)
+                   std::unique_ptr<JobLinks> links, DaemonConfig config,
+                   UserTable* users, std::shared_ptr<LoopTable> loops,
+                   WakeEvent event)
     : tiers_(std::move(tiers)),
       ledger_(std::move(ledger)),
+      links_(std::move(links)),
       users_(*users),
       loops_(std::move(loops)),
       config_(std::move(config)),
@@ -263,6 +267,7 @@ void JobTable::EndAll() {
 void JobTable::SetLimits(const DaemonConfig& config) {
   config_ = config;
   ledger_->SetLimits(config, users_.names());
+  links_->SetWeights(config, users_.names());
 }
 
 }  // namespace terrace

@@ -24,6 +24,7 @@
 #include "daemon/jobs/job_session.h"
 #include "daemon/jobs/runtime_probe.h"
 #include "daemon/jobs/tier_ledger.h"
+#include "daemon/links/job_links.h"
 #include "daemon/metrics/metrics_report.h"
 #include "daemon/server/job_counts.h"
 #include "daemon/server/user_table.h"
@@ -137,8 +138,8 @@ class JobTable {
   };
 
   JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
-           DaemonConfig config, UserTable* users,
-           std::shared_ptr<LoopTable> loops, WakeEvent event);
+           std::unique_ptr<JobLinks> links, DaemonConfig config,
+           UserTable* users, std::shared_ptr<LoopTable> loops, WakeEvent event);
 
   // Its connection counts no more, either.
   void Give(const Use& use);
@@ -149,6 +150,7 @@ class JobTable {
 
   const JobTiers tiers_;
   const std::unique_ptr<TierLedger> ledger_;
+  const std::unique_ptr<JobLinks> links_;
   UserTable& users_;
   const std::shared_ptr<LoopTable> loops_;
   DaemonConfig config_;

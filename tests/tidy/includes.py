@@ -32,7 +32,8 @@ LAYERS = {
     'zero_config': [API, 'base', 'tiers/memory/topology.h'],
     'libtorch': [API, 'base', 'checkpoint/weight_files.h'],
     'daemon': [API, 'base', 'daemon/config', 'daemon/wire', 'daemon/client',
-               'daemon/jobs', 'daemon/watch', 'daemon/metrics', 'tiers/system_error.h',
+               'daemon/jobs', 'daemon/links', 'daemon/watch', 'daemon/metrics',
+               'tiers/system_error.h',
                'tiers/memory/host_arena.h'],
     'daemon/config': [API, 'base', 'tiers/system_error.h'],
     # A runtime's messages are what passes between a daemon and its clients.
@@ -44,6 +45,10 @@ LAYERS = {
                       'tiers/left_behind.h', 'runtime/messages/inbox.h',
                       'runtime/messages/port.h',
                       'runtime/client/asking_runtime.h'],
+    # What these share of a host's disks.
+    'daemon/links': [API, 'base', 'daemon/config', 'aio/engine.h',
+                     'aio/io_transfer.h', 'aio/queue/in_flight_limits.h',
+                     'aio/queue/in_flight_use.h', 'aio/queue/link_share.h'],
     # It looks at words alone, and knows nothing of what the loops do.
     'daemon/watch': [API, 'base', 'daemon/wire/poll_timeout.h',
                      'daemon/wire/wake_event.h'],
@@ -52,7 +57,7 @@ LAYERS = {
                        'tiers/system_error.h'],
     # The runtimes that a daemon has for its clients.
     'daemon/jobs': [API, 'base', 'daemon/wire', 'daemon/config',
-                    'daemon/watch', 'runtime/background_thread.h',
+                    'daemon/links', 'daemon/watch', 'runtime/background_thread.h',
                     'runtime/local_parts.h', 'runtime/local_runtime.h',
                     'runtime/messages/answer_sinks.h',
                     'runtime/messages/intake.h', 'tiers/disk/disk_file.h',

@@ -80,6 +80,8 @@ SINGLE = {
         {'kLockPatience'}, 'the deadline of a lock'),
     'daemon/cli/top.cc': Wait(
         {'kOnce'}, 'how long a rate is measured'),
+    'daemon/links/shared_link.h': Wait(
+        {'kGrantPatience'}, 'the deadline of a turn'),
     'daemon/server/control_server.cc': Wait(
         {'epoll_wait'}, 'one look at what is ready'),
     'daemon/server/control_server.h': Wait(
