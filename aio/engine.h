@@ -11,12 +11,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "terrace/options.h"
 
 namespace terrace {
@@ -113,6 +115,28 @@ std::unique_ptr<IoEngine> MakeMemoryEngine(int devices, int64_t bytes,
 std::unique_ptr<IoEngine> MakePacedEngine(std::unique_ptr<IoEngine> engine,
                                           const PaceOptions& pace,
                                           Clock& clock);
+
+// A device of a known rate that several engines have: a server for each
+// direction. Thread-safe.
+class PacedDevice {
+ public:
+  explicit PacedDevice(const PaceOptions& pace) : pace_(pace) {}
+
+  const PaceOptions& pace() const { return pace_; }
+  // When a request that comes now is done; InfinitePast: it is not paced.
+  absl::Time Serve(IoDirection direction, int64_t bytes, absl::Time now);
+
+ private:
+  const PaceOptions pace_;
+  Mutex mutex_;
+  absl::Time busy_until_[2] ABSL_GUARDED_BY(mutex_) = {absl::InfinitePast(),
+                                                       absl::InfinitePast()};
+};
+
+// The same, of file k on the k-th device.
+std::unique_ptr<IoEngine> MakePacedEngine(
+    std::unique_ptr<IoEngine> engine,
+    std::vector<std::shared_ptr<PacedDevice>> devices, Clock& clock);
 
 // The same at the rates that `pace_of` gives for a file: it is asked for every
 // request.

@@ -35,7 +35,8 @@ IoPaths::IoPaths(std::unique_ptr<IoEngine> engine, Clock& clock)
 IoPaths::~IoPaths() = default;
 
 absl::StatusOr<int> IoPaths::AddPath(const std::string& name, int fd,
-                                     const IoQueueOptions& options) {
+                                     const IoQueueOptions& options,
+                                     const JoinLink& join) {
   const int path = static_cast<int>(rep_->queues.size());
   if (path >= PieceTable::kMaxPaths) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -43,7 +44,7 @@ absl::StatusOr<int> IoPaths::AddPath(const std::string& name, int fd,
   }
   TERRACE_ASSIGN_OR_RETURN(const int file, rep_->engine->AddFile(fd));
   rep_->queues.push_back(std::make_unique<IoQueue>(
-      path, name, file, options, *rep_->engine, *rep_->clock));
+      path, name, file, options, join, *rep_->engine, *rep_->clock));
   return path;
 }
 
@@ -105,6 +106,7 @@ EngineInfo IoPaths::engine_info() const { return rep_->engine->info(); }
 IoPathStats IoPaths::stats(int path) const { return rep_->queue(path).stats(); }
 
 void IoPaths::Abandon() {
+  for (const auto& queue : rep_->queues) queue->LeaveLink();
   // The kernel may still write into buffers, and results must find the
   // bookkeeping: all of it stays behind, unowned.
   const Rep* const abandoned = rep_.release();

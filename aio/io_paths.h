@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "aio/engine.h"
 #include "aio/io_transfer.h"
+#include "aio/queue/link_share.h"
 #include "base/clock.h"
 
 namespace terrace {
@@ -27,9 +28,11 @@ class IoPaths {
   ~IoPaths();
 
   // `name` (a file's path) is what errors name. `fd` as IoEngine::AddFile
-  // takes it; it must outlive them.
+  // takes it; it must outlive them. `join`: to the link that others share;
+  // null: the path has one of its own.
   absl::StatusOr<int> AddPath(const std::string& name, int fd,
-                              const IoQueueOptions& options);
+                              const IoQueueOptions& options,
+                              const JoinLink& join = nullptr);
 
   // The tag is unique among this path's pending transfers. Never blocks,
   // never fails: every end is a Completion.
@@ -60,6 +63,7 @@ class IoPaths {
   IoPathStats stats(int path) const;
 
   // Leaks the engine and its buffers on purpose, for a Close that timed out.
+  // What they have in flight takes no room of a link that is shared any more.
   void Abandon();
 
  private:

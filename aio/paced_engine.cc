@@ -25,20 +25,82 @@ namespace {
 constexpr absl::Duration kSpin = absl::Microseconds(80);
 constexpr absl::Duration kLate = absl::Milliseconds(1);
 
+// When a server of that rate is done with `bytes` that come now; InfinitePast:
+// it is not paced.
+absl::Time DoneAt(int64_t bytes_per_second, int64_t bytes, absl::Time now,
+                  absl::Time* busy_until) {
+  TERRACE_CHECK(bytes_per_second >= 0);
+  if (bytes_per_second == 0) return absl::InfinitePast();
+  *busy_until =
+      std::max(now, *busy_until) + absl::Seconds(bytes) / bytes_per_second;
+  return *busy_until;
+}
+
+int64_t RateOf(const PaceOptions& pace, IoDirection direction) {
+  return direction == IoDirection::kRead ? pace.read_bytes_per_second
+                                         : pace.write_bytes_per_second;
+}
+
+// The servers of an engine's files.
+class FileServers {
+ public:
+  virtual ~FileServers() = default;
+  virtual PaceOptions PaceOf(int file) const = 0;
+  virtual absl::Time Serve(const IoRequest& request, absl::Time now) = 0;
+};
+
+class OwnServers final : public FileServers {
+ public:
+  explicit OwnServers(std::function<PaceOptions(int)> pace_of)
+      : pace_of_(std::move(pace_of)) {}
+
+  PaceOptions PaceOf(int file) const override { return pace_of_(file); }
+  absl::Time Serve(const IoRequest& request, absl::Time now) override {
+    const auto file = static_cast<size_t>(request.file);
+    if (file >= busy_until_.size()) {
+      busy_until_.resize(file + 1,
+                         {absl::InfinitePast(), absl::InfinitePast()});
+    }
+    return DoneAt(RateOf(pace_of_(request.file), request.direction),
+                  request.size_bytes, now,
+                  &busy_until_[file][static_cast<size_t>(request.direction)]);
+  }
+
+ private:
+  const std::function<PaceOptions(int)> pace_of_;
+  std::vector<std::array<absl::Time, 2>> busy_until_;  // per file
+};
+
+class SharedServers final : public FileServers {
+ public:
+  explicit SharedServers(std::vector<std::shared_ptr<PacedDevice>> devices)
+      : devices_(std::move(devices)) {}
+
+  PaceOptions PaceOf(int file) const override { return of(file).pace(); }
+  absl::Time Serve(const IoRequest& request, absl::Time now) override {
+    return of(request.file).Serve(request.direction, request.size_bytes, now);
+  }
+
+ private:
+  PacedDevice& of(int file) const {
+    TERRACE_CHECK(file < static_cast<int>(devices_.size()));
+    return *devices_[static_cast<size_t>(file)];
+  }
+
+  const std::vector<std::shared_ptr<PacedDevice>> devices_;
+};
+
 class PacedEngine final : public IoEngine {
  public:
   PacedEngine(std::unique_ptr<IoEngine> engine,
-              std::function<PaceOptions(int)> pace_of, Clock& clock)
-      : pace_of_(std::move(pace_of)),
+              std::unique_ptr<FileServers> servers, Clock& clock)
+      : servers_(std::move(servers)),
         clock_(clock),
         engine_(std::move(engine)) {}
 
   absl::StatusOr<int> AddFile(int fd) override {
     absl::StatusOr<int> file = engine_->AddFile(fd);
-    if (file.ok() && *file >= static_cast<int>(busy_until_.size())) {
-      busy_until_.resize(*file + 1,
-                         {absl::InfinitePast(), absl::InfinitePast()});
-    }
+    if (file.ok()) files_ = std::max(files_, *file + 1);
     return file;
   }
   void RegisterArena(absl::Span<std::byte> arena) override {
@@ -49,19 +111,11 @@ class PacedEngine final : public IoEngine {
     const absl::Time now = clock_.Now();
     const int taken = engine_->Submit(requests);
     for (const IoRequest& request : requests.first(taken)) {
-      const int direction = request.direction == IoDirection::kRead ? 0 : 1;
-      const PaceOptions pace = pace_of_(request.file);
-      const int64_t rate = direction == 0 ? pace.read_bytes_per_second
-                                          : pace.write_bytes_per_second;
-      TERRACE_CHECK(rate >= 0);
       // What is no file of ours has no server; the engine below refuses it.
-      const bool is_known = request.file >= 0 &&
-                            request.file < static_cast<int>(busy_until_.size());
-      if (rate == 0 || !is_known) continue;
-      absl::Time& busy_until = busy_until_[request.file][direction];
-      busy_until =
-          std::max(now, busy_until) + absl::Seconds(request.size_bytes) / rate;
-      const bool is_new = due_.try_emplace(request.tag, busy_until).second;
+      if (request.file < 0 || request.file >= files_) continue;
+      const absl::Time done = servers_->Serve(request, now);
+      if (done == absl::InfinitePast()) continue;
+      const bool is_new = due_.try_emplace(request.tag, done).second;
       TERRACE_CHECK(is_new);  // a tag is unique while in flight
     }
     return taken;
@@ -115,8 +169,8 @@ class PacedEngine final : public IoEngine {
   absl::Status failure() const override { return engine_->failure(); }
   EngineInfo info() const override {
     EngineInfo info = engine_->info();
-    for (size_t file = 0; file < busy_until_.size(); ++file) {
-      const PaceOptions pace = pace_of_(static_cast<int>(file));
+    for (int file = 0; file < files_; ++file) {
+      const PaceOptions pace = servers_->PaceOf(file);
       absl::StrAppend(&info.reason, "; paced at ", pace.read_bytes_per_second,
                       " bytes/s read, ", pace.write_bytes_per_second,
                       " written");
@@ -145,17 +199,32 @@ class PacedEngine final : public IoEngine {
     }
   }
 
-  const std::function<PaceOptions(int)> pace_of_;
+  const std::unique_ptr<FileServers> servers_;
   Clock& clock_;
-  std::vector<std::array<absl::Time, 2>> busy_until_;  // per file
-  std::unordered_map<uint64_t, absl::Time> due_;       // per tag in flight
-  std::multimap<absl::Time, IoResult> held_;           // landed, by due
+  int files_ = 0;
+  std::unordered_map<uint64_t, absl::Time> due_;  // per tag in flight
+  std::multimap<absl::Time, IoResult> held_;      // landed, by due
   int64_t paced_completions_ = 0;
   int64_t late_completions_ = 0;
   const std::unique_ptr<IoEngine> engine_;
 };
 
 }  // namespace
+
+absl::Time PacedDevice::Serve(IoDirection direction, int64_t bytes,
+                              absl::Time now) {
+  MutexLock lock(mutex_);
+  return DoneAt(RateOf(pace_, direction), bytes, now,
+                &busy_until_[static_cast<size_t>(direction)]);
+}
+
+std::unique_ptr<IoEngine> MakePacedEngine(
+    std::unique_ptr<IoEngine> engine,
+    std::vector<std::shared_ptr<PacedDevice>> devices, Clock& clock) {
+  return std::make_unique<PacedEngine>(
+      std::move(engine), std::make_unique<SharedServers>(std::move(devices)),
+      clock);
+}
 
 std::unique_ptr<IoEngine> MakePacedEngine(std::unique_ptr<IoEngine> engine,
                                           const PaceOptions& pace,
@@ -167,8 +236,9 @@ std::unique_ptr<IoEngine> MakePacedEngine(std::unique_ptr<IoEngine> engine,
 std::unique_ptr<IoEngine> MakePacedEngine(
     std::unique_ptr<IoEngine> engine,
     std::function<PaceOptions(int file)> pace_of, Clock& clock) {
-  return std::make_unique<PacedEngine>(std::move(engine), std::move(pace_of),
-                                       clock);
+  return std::make_unique<PacedEngine>(
+      std::move(engine), std::make_unique<OwnServers>(std::move(pace_of)),
+      clock);
 }
 
 }  // namespace terrace

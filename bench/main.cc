@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bench/adam_bench.h"
+#include "bench/daemon/shared_disk.h"
 #include "bench/device_bench.h"
 #include "bench/harness.h"
 #include "bench/io/io.h"
@@ -62,6 +63,11 @@ const Subcommand kSubcommands[] = {
      "--device threads, which play one, against their streams",
      {"device", "size", "rounds", "gate", "json"},
      RunDeviceBenchmark},
+    {"daemon-links",
+     "jobs that share a disk of a daemon's at a pace in MB/s: their shares by "
+     "weight, their sum, and demands beside one that floods",
+     {"path", "pace", "window", "rounds", "json"},
+     RunDaemonLinks},
     {"device-step",
      "a step over a GPU's memory, DRAM and a disk, against raw loops of the "
      "disk and the link",

@@ -45,6 +45,7 @@ if(TERRACE_PROGRAMS)
   pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)
   pkg_check_modules(spdlog REQUIRED IMPORTED_TARGET spdlog)
   pkg_check_modules(libsystemd REQUIRED IMPORTED_TARGET libsystemd)
+  pkg_check_modules(prometheus REQUIRED IMPORTED_TARGET prometheus-cpp-core)
 endif()
 
 # terrace_feature(NAME SOURCE-FOLDER FOUND WHY-NOT): sets TERRACE_HAVE_NAME. A

@@ -83,6 +83,7 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
     core.prefetch = parts.prefetch;
     core.io_timeout = parts.io_timeout;
     core.transcript = parts.transcript;
+    core.heartbeat = std::move(parts.heartbeat);
     mover_ = std::make_unique<Mover>(std::move(core));
     inbox_ = mover_->inbox();
     client_.emplace(clock_, inbox_, mover_->ports().Open(), std::move(bases));
@@ -221,9 +222,9 @@ absl::StatusOr<std::unique_ptr<LocalRuntime>> LocalRuntime::Start(
     LocalRuntimeParts parts) {
   auto io = std::make_unique<IoPaths>(std::move(parts.engine), *parts.clock);
   for (const LocalPath& path : parts.paths) {
-    TERRACE_RETURN_IF_ERROR(
-        io->AddPath(path.file->info().file, path.file->fd(), path.queue)
-            .status());
+    TERRACE_RETURN_IF_ERROR(io->AddPath(path.file->info().file, path.file->fd(),
+                                        path.queue, path.link)
+                                .status());
   }
   io->RegisterArena(parts.arena->bytes());
   if (io->engine_info().buffers_registered || !parts.pinned.bytes().empty()) {

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/device.h"
 #include "base/executor.h"
+#include "base/threads/heartbeat.h"
 #include "policies/eviction.h"
 #include "policies/path_placement.h"
 #include "runtime/motion/transcript.h"
@@ -31,6 +32,7 @@ struct LocalPath {
   std::unique_ptr<DiskFile> file;
   IoQueueOptions queue;
   PathPrior prior;  // its speed, as far as it is known before the job
+  JoinLink link;    // to what it shares with other runtimes; null: nothing
   // For what its file system may hang in; null: a thread of its own.
   std::unique_ptr<Executor> background;
 };
@@ -69,8 +71,9 @@ struct LocalRuntimeParts {
   std::unique_ptr<EvictionPolicy> eviction;
   bool prefetch = true;
   absl::Duration io_timeout = absl::Seconds(60);
-  Transcript* transcript = nullptr;  // outlives the runtime; null: none
-  std::string machine_profile;       // as Stats tells it
+  Transcript* transcript = nullptr;      // outlives the runtime; null: none
+  std::string machine_profile;           // as Stats tells it
+  std::shared_ptr<Heartbeat> heartbeat;  // the mover's; null: nobody looks
   // False: nothing turns the crank but the test (or its clock), by mover().
   bool start_thread = true;
 };

@@ -59,6 +59,12 @@ Transfer* ClassSchedule::Next(int64_t piece_limit) {
   }
 }
 
+IoClass ClassSchedule::MostUrgent() const {
+  int first = 0;
+  while (HasNoneOfFirst(first + 1)) ++first;
+  return static_cast<IoClass>(first);
+}
+
 bool ClassSchedule::HasFirstOfOther(IoDirection direction) const {
   return std::any_of(std::begin(transfers_), std::end(transfers_),
                      [direction](const auto& transfers) {

@@ -41,6 +41,8 @@ class ClassSchedule {
   void Charge(int64_t bytes) { deficit_bytes_[current_] -= bytes; }
 
   bool empty() const { return HasNoneOfFirst(kIoClasses); }
+  // Of those that are there: what waits behind Next's turn, too. Not empty.
+  IoClass MostUrgent() const;
   // Whether one that is first in its class moves bytes the other way.
   bool HasFirstOfOther(IoDirection direction) const;
 

@@ -20,23 +20,28 @@ class InFlightUse {
   explicit InFlightUse(int slots = kMaxPieces)
       : most_pieces_(std::min(slots, kMaxPieces)) {}
 
-  void Enter(const IoRequest& request) {
-    Use& use = Of(request.direction);
-    use.bytes += request.size_bytes;
+  void Enter(IoDirection direction, int64_t size_bytes) {
+    Use& use = Of(direction);
+    use.bytes += size_bytes;
     ++use.pieces;
   }
-  void Leave(const IoRequest& request) {
-    Use& use = Of(request.direction);
-    use.bytes -= request.size_bytes;
+  void Leave(IoDirection direction, int64_t size_bytes) {
+    Use& use = Of(direction);
+    use.bytes -= size_bytes;
     --use.pieces;
   }
+  // All that another has in use.
+  void EnterAll(const InFlightUse& other) { AddAll(other, +1); }
+  void LeaveAll(const InFlightUse& other) { AddAll(other, -1); }
+
+  bool empty() const { return use_[0].pieces + use_[1].pieces == 0; }
+  int64_t bytes() const { return use_[0].bytes + use_[1].bytes; }
 
   // A piece larger than the limit has room when it is alone.
   bool HasRoom(int64_t size_bytes, int64_t limit_bytes) const {
-    const int pieces = use_[0].pieces + use_[1].pieces;
-    if (pieces == 0) return true;
-    return pieces < most_pieces_ &&
-           use_[0].bytes + use_[1].bytes + size_bytes <= limit_bytes;
+    if (empty()) return true;
+    return use_[0].pieces + use_[1].pieces < most_pieces_ &&
+           bytes() + size_bytes <= limit_bytes;
   }
   // Whether one more piece of that direction leaves half of the limit to the
   // other.
@@ -53,6 +58,12 @@ class InFlightUse {
     int pieces = 0;
   };
   Use& Of(IoDirection direction) { return use_[static_cast<int>(direction)]; }
+  void AddAll(const InFlightUse& other, int sign) {
+    for (int i = 0; i < 2; ++i) {
+      use_[i].bytes += sign * other.use_[i].bytes;
+      use_[i].pieces += sign * other.use_[i].pieces;
+    }
+  }
 
   const int most_pieces_;
   Use use_[2];  // reads, writes

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aio/io_error.h"
+#include "aio/queue/own_link.h"
 #include "aio/queue/piece_outcome.h"
 #include "base/bytes.h"
 #include "base/check.h"
@@ -15,10 +16,17 @@ namespace {
 
 constexpr absl::Duration kEngineFullPause = absl::Microseconds(100);
 
+// What is left of it, to be issued again.
+LinkPiece AskFor(const Piece& piece) {
+  return {piece.request.direction, piece.transfer->request.io_class,
+          piece.request.size_bytes};
+}
+
 }  // namespace
 
 IoQueue::IoQueue(int path, std::string name, int file,
-                 const IoQueueOptions& options, IoEngine& engine, Clock& clock)
+                 const IoQueueOptions& options, const JoinLink& join,
+                 IoEngine& engine, Clock& clock)
     : path_(path),
       name_(std::move(name)),
       file_(file),
@@ -28,8 +36,8 @@ IoQueue::IoQueue(int path, std::string name, int file,
       clock_(clock),
       schedule_(options.weights),
       pieces_(path, file),
-      limits_(options),
-      use_(slots_) {
+      link_(join ? join([&engine] { engine.Wake(); })
+                 : std::make_unique<OwnLink>(options, slots_)) {
   TERRACE_CHECK(options.in_flight_bytes > 0 &&
                 options.piece_bytes >= kBlockBytes);
   TERRACE_CHECK(options.piece_bytes % kBlockBytes == 0);
@@ -49,11 +57,16 @@ void IoQueue::Enqueue(const IoTransfer& request) {
   const bool is_new =
       transfers_.try_emplace(request.tag, std::move(owned)).second;
   TERRACE_CHECK(is_new);  // the tag is unique among pending transfers
-  limits_.OnClass(transfer->enqueued, request.io_class);
+  link_->OnClass(transfer->enqueued, request.io_class);
   expiries_.Add(*transfer);
-  schedule_.Add(transfer, limit().piece_bytes());
+  const int64_t piece_limit = link_->piece_bytes();
+  schedule_.Add(transfer, piece_limit);
   // What does not fit waits for a result; a turn before it would only cost.
-  if (HasRoom(transfer->NextPieceBytes(limit().piece_bytes()))) changed_ = true;
+  const int64_t size_bytes = transfer->NextPieceBytes(piece_limit);
+  if (HasSlot() &&
+      link_->MayTake({request.direction, request.io_class, size_bytes})) {
+    changed_ = true;
+  }
 }
 
 Transfer* IoQueue::Find(uint64_t tag) const {
@@ -77,20 +90,22 @@ void IoQueue::Promote(uint64_t tag, IoClass io_class) {
   if (transfer == nullptr || io_class >= transfer->request.io_class) return;
   const bool was_waiting = schedule_.Remove(*transfer);
   transfer->request.io_class = io_class;
-  limits_.OnClass(clock_.Now(), io_class);
-  if (was_waiting) schedule_.Add(transfer, limit().piece_bytes());
+  link_->OnClass(clock_.Now(), io_class);
+  if (was_waiting) schedule_.Add(transfer, link_->piece_bytes());
   changed_ = true;
 }
 
 void IoQueue::Turn(std::vector<Completion>* completions) {
   changed_ = false;
-  if (transfers_.empty() && ended_.empty()) return;
+  if (transfers_.empty() && ended_.empty()) return link_->Rest();
   const absl::Time now = clock_.Now();
   expiries_.Look(now);
   CheckExpiries(now);
   SubmitStaged(now);
-  if (staged_.empty()) {
-    if (StageRetries(now)) StageNew();
+  if (!staged_.empty()) {
+    link_->Rest();
+  } else {
+    if (StageAll(now) != Staged::kWaits) link_->Rest();
     SubmitStaged(now);
   }
   std::move(ended_.begin(), ended_.end(), std::back_inserter(*completions));
@@ -99,12 +114,12 @@ void IoQueue::Turn(std::vector<Completion>* completions) {
 
 absl::Time IoQueue::NextEvent() const {
   if (changed_ || !ended_.empty()) return clock_.Now();
-  absl::Time next = expiries_.NextEvent();
+  absl::Time next = std::min(expiries_.NextEvent(), link_->NextEvent());
   if (!staged_.empty()) next = std::min(next, engine_full_until_);
   if (!waiting_.empty()) {
     const auto& [due, slot] = *waiting_.begin();
     // Without room only a result lets it go on.
-    if (HasRoom(pieces_[slot].request.size_bytes)) {
+    if (HasSlot() && link_->MayTake(AskFor(pieces_[slot]))) {
       next = std::min(next, std::max(due, absl::UnixEpoch()));
     }
   }
@@ -113,7 +128,7 @@ absl::Time IoQueue::NextEvent() const {
 
 IoPathStats IoQueue::stats() const {
   IoPathStats stats = meter_.stats(clock_.Now());
-  stats.in_flight_limit_bytes = limit().bytes();
+  stats.in_flight_limit_bytes = link_->limit_bytes();
   return stats;
 }
 
@@ -124,10 +139,10 @@ void IoQueue::OnResult(const IoResult& result) {
   Transfer* const transfer = piece.transfer;
   const bool has_more =
       !waiting_.empty() || !staged_.empty() || !schedule_.empty();
-  limits_.OnAnswer(now, std::max<int64_t>(result.result, 0),
-                   piece.request.direction == IoDirection::kRead, has_more);
+  link_->OnAnswer(now, std::max<int64_t>(result.result, 0),
+                  piece.request.direction == IoDirection::kRead, has_more);
   meter_.OnAnswer(piece.request, result.result, piece.quarantined, now);
-  if (!piece.quarantined) use_.Leave(piece.request);
+  if (!piece.quarantined) Leave(piece.request);
   Judge(slot, result.result);
   Settle(transfer);
 }
@@ -195,7 +210,7 @@ void IoQueue::DropUnissued(Transfer* transfer) {
   });
   std::erase_if(staged_, [&](int slot) {
     if (!is_its(slot)) return false;
-    use_.Leave(pieces_[slot].request);
+    Leave(pieces_[slot].request);
     pieces_.Drop(slot);
     transfer->has_drops = true;
     return true;
@@ -212,7 +227,7 @@ void IoQueue::Withdraw(Transfer* transfer) {
       continue;
     }
     meter_.OnWithdrawn(piece.request, clock_.Now());
-    use_.Leave(piece.request);
+    Leave(piece.request);
     pieces_.TakeBack(slot);
     pieces_.Drop(slot);
     transfer->has_drops = true;
@@ -289,56 +304,64 @@ void IoQueue::Expire(Transfer* transfer) {
     // What the kernel may never give back does not use up the limit.
     piece.quarantined = true;
     meter_.OnQuarantine(piece.request, now);
-    use_.Leave(piece.request);
+    Leave(piece.request);
   }
   ended_.push_back(
       {path_, transfer->request.tag, LateError(*transfer), true, false});
 }
 
 // Late pieces have places with the engine too, and no other path's.
-bool IoQueue::HasRoom(int64_t size_bytes) const {
-  const int taken = pieces_.in_flight() + static_cast<int>(staged_.size());
-  return taken < slots_ && use_.HasRoom(size_bytes, limit().bytes());
-}
-
-// A device may serve both directions at once. So in a mixed load one that has
-// the queue to itself for a moment leaves half of the limit to the other,
-// which would otherwise find it full. Where both wait, the deficits decide.
-bool IoQueue::LeavesRoom(const Transfer& transfer, int64_t size_bytes) const {
-  if (!limit().is_mixed()) return true;
-  // It waits for room only.
-  if (IsAwaited(transfer.request.io_class)) return true;
-  const IoDirection direction = transfer.request.direction;
-  if (schedule_.HasFirstOfOther(direction)) return true;
-  return use_.LeavesHalf(direction, size_bytes, limit().bytes());
+bool IoQueue::HasSlot() const {
+  return pieces_.in_flight() + static_cast<int>(staged_.size()) < slots_;
 }
 
 void IoQueue::Stage(int slot) {
   pieces_[slot].state = PieceState::kStaged;
-  use_.Enter(pieces_[slot].request);
   staged_.push_back(slot);
 }
 
-bool IoQueue::StageRetries(absl::Time now) {
+void IoQueue::Leave(const IoRequest& request) {
+  link_->Give(request.direction, request.size_bytes);
+}
+
+// Where a piece that is due again waits, nothing new takes its room, no demand
+// either.
+IoQueue::Staged IoQueue::StageAll(absl::Time now) {
+  const Staged retries = StageRetries(now);
+  return retries == Staged::kAll ? StageNew() : retries;
+}
+
+IoQueue::Staged IoQueue::StageRetries(absl::Time now) {
   while (!waiting_.empty() && waiting_.begin()->first <= now) {
     const int slot = waiting_.begin()->second;
-    if (!HasRoom(pieces_[slot].request.size_bytes)) return false;
+    if (!HasSlot()) return Staged::kLacksSlot;
+    if (!link_->Take(AskFor(pieces_[slot]))) return Staged::kWaits;
     waiting_.erase(waiting_.begin());
     Stage(slot);
   }
-  return true;
+  return Staged::kAll;
 }
 
-void IoQueue::StageNew() {
-  const int64_t piece_limit = limit().piece_bytes();
+IoQueue::Staged IoQueue::StageNew() {
+  const int64_t piece_limit = link_->piece_bytes();
   while (Transfer* const transfer = schedule_.Next(piece_limit)) {
+    const IoTransfer& request = transfer->request;
     const int64_t size_bytes = transfer->NextPieceBytes(piece_limit);
-    if (!HasRoom(size_bytes)) return;
-    if (!LeavesRoom(*transfer, size_bytes)) return;
+    if (!HasSlot()) return Staged::kLacksSlot;
+    // What is waited for waits for room only. Where both directions wait, the
+    // deficits decide.
+    const bool leaves_half = !IsAwaited(request.io_class) &&
+                             !schedule_.HasFirstOfOther(request.direction);
+    // It goes as what waits behind it, which others' pieces are not to pass.
+    if (!link_->Take({request.direction, schedule_.MostUrgent(), size_bytes,
+                      leaves_half})) {
+      return Staged::kWaits;
+    }
     schedule_.Charge(size_bytes);
     Stage(pieces_.Add(transfer, size_bytes));
     if (transfer->all_issued()) schedule_.Remove(*transfer);
   }
+  return Staged::kAll;
 }
 
 void IoQueue::SubmitStaged(absl::Time now) {

@@ -4,8 +4,8 @@
 // Completion. What each of these means is with the parts:
 //
 //   ClassSchedule  whose next piece goes        PieceTable   the pieces
-//   InFlightLimits how many bytes, what pieces  InFlightUse  what of it is used
-//   PieceOutcome   what a result means          Expiries     what is late
+//   LinkShare      how many bytes, what pieces  Expiries     what is late
+//   PieceOutcome   what a result means
 //
 // Owned by IoPaths, which routes results here; one thread at a time. Never
 // blocks.
@@ -24,8 +24,7 @@
 #include "aio/io_transfer.h"
 #include "aio/queue/class_schedule.h"
 #include "aio/queue/expiries.h"
-#include "aio/queue/in_flight_limits.h"
-#include "aio/queue/in_flight_use.h"
+#include "aio/queue/link_share.h"
 #include "aio/queue/path_meter.h"
 #include "aio/queue/piece_table.h"
 #include "aio/queue/transfer.h"
@@ -36,8 +35,9 @@ namespace terrace {
 class IoQueue {
  public:
   // `engine` and `clock` must outlive the queue; `file` is the engine's.
+  // `join`: to the link that others share; null: it has one of its own.
   IoQueue(int path, std::string name, int file, const IoQueueOptions& options,
-          IoEngine& engine, Clock& clock);
+          const JoinLink& join, IoEngine& engine, Clock& clock);
   IoQueue(const IoQueue&) = delete;
   IoQueue& operator=(const IoQueue&) = delete;
 
@@ -52,13 +52,15 @@ class IoQueue {
   // Expires transfers, refills what is in flight, appends what ended.
   void Turn(std::vector<Completion>* completions);
 
+  // What is in flight leaves the link to others. The last call.
+  void LeaveLink() { link_.reset(); }
+
   absl::Time NextEvent() const;
   int64_t pending() const { return static_cast<int64_t>(transfers_.size()); }
   IoPathStats stats() const;
 
  private:
   Transfer* Find(uint64_t tag) const;  // null: there is none
-  const InFlightLimit& limit() const { return limits_.holding(); }
   void DropUnissued(Transfer* transfer);
   void Withdraw(Transfer* transfer);
   void Settle(Transfer* transfer);
@@ -74,13 +76,17 @@ class IoQueue {
   absl::Status StatusOf(const Transfer& transfer) const;
   absl::Status LateError(const Transfer& transfer) const;
 
-  bool HasRoom(int64_t size_bytes) const;
-  bool LeavesRoom(const Transfer& transfer, int64_t size_bytes) const;
-  // False: one that is due waits for room, and nothing new takes it, no demand
-  // either.
-  bool StageRetries(absl::Time now);
-  void StageNew();
+  bool HasSlot() const;
+  enum class Staged : uint8_t {
+    kAll,
+    kWaits,     // for the link
+    kLacksSlot  // of the engine
+  };
+  Staged StageAll(absl::Time now);
+  Staged StageRetries(absl::Time now);
+  Staged StageNew();
   void Stage(int slot);
+  void Leave(const IoRequest& request);
   void SubmitStaged(absl::Time now);
 
   const int path_;
@@ -100,8 +106,7 @@ class IoQueue {
   std::vector<int> staged_;                 // allotted, not yet taken
   std::multimap<absl::Time, int> waiting_;  // continuations, retries
   absl::Time engine_full_until_ = absl::InfinitePast();
-  InFlightLimits limits_;
-  InFlightUse use_;  // staged and in flight, not quarantined
+  std::unique_ptr<LinkShare> link_;  // with what is staged and in flight
   PathMeter meter_;
 
   bool changed_ = false;  // since the last Turn

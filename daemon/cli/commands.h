@@ -20,6 +20,16 @@ int RunDoctor(const std::vector<std::string>& arguments);
 // status [--daemon ADDRESS] [--json]
 int RunStatus(const std::vector<std::string>& arguments);
 
+// top [--daemon ADDRESS] [--once] [--json]: again and again until it is
+// interrupted, or once.
+int RunTop(const std::vector<std::string>& arguments);
+
+// ls [--daemon ADDRESS] [--json]: with --json a line a tensor.
+int RunList(const std::vector<std::string>& arguments);
+
+// drain [--daemon ADDRESS] [--deadline SECONDS]
+int RunDrain(const std::vector<std::string>& arguments);
+
 // As terrace/tier.h has it. InvalidArgument, which names the text.
 absl::StatusOr<std::vector<TierSpec>> ParseTiers(
     const std::vector<std::string>& texts);

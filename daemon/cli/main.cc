@@ -26,6 +26,14 @@ constexpr Subcommand kSubcommands[] = {
     {"status", "[--daemon ADDRESS] [--json]",
      "how this host's daemon is, what its tiers hold, who is connected",
      RunStatus},
+    {"top", "[--daemon ADDRESS] [--once] [--json]",
+     "what each job has of each tier and what it moves, again and again",
+     RunTop},
+    {"ls", "[--daemon ADDRESS] [--json]",
+     "the tensors of your jobs, where each is and how", RunList},
+    {"drain", "[--daemon ADDRESS] [--deadline SECONDS]",
+     "no new jobs; those that are there go on, or end by the deadline",
+     RunDrain},
     {"bench", "...", "measure: the same as terrace-bench ...", RunBench},
 };
 

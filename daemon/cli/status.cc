@@ -1,4 +1,3 @@
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -6,13 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/bytes.h"
-#include "base/clock.h"
-#include "base/status_macros.h"
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/commands.h"
+#include "daemon/cli/daemon_question.h"
 #include "daemon/cli/table.h"
-#include "daemon/client/control_client.h"
-#include "daemon/wire/default_socket.h"
 
 namespace terrace::cli {
 namespace {
@@ -20,18 +16,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kWidth = 100;
-constexpr absl::Duration kPatience = absl::Seconds(10);
-
-// One's own daemon, and where there is none, the system's.
-absl::StatusOr<DaemonStatus> AskAny() {
-  const absl::Time deadline = SystemClock().Now() + kPatience;
-  const std::string own = DefaultSocket(std::getenv("XDG_RUNTIME_DIR"));
-  if (!own.empty() && own != kSystemSocket) {
-    absl::StatusOr<DaemonStatus> status = AskStatus(own, deadline);
-    if (!absl::IsNotFound(status.status())) return status;
-  }
-  return AskStatus(kSystemSocket, deadline);
-}
 
 std::string TextOf(const DaemonStatus& status) {
   Table table;
@@ -39,6 +23,10 @@ std::string TextOf(const DaemonStatus& status) {
                                    ", pid ", status.pid));
   table.Add("mover",
             absl::StrCat("answered ", status.silent_for_ms, " ms ago"));
+  for (const DaemonStatus::Loop& each : status.stopped) {
+    table.Add("stopped",
+              absl::StrCat(each.name, ", for ", each.silent_for_ms, " ms"));
+  }
   for (const DaemonStatus::Tier& each : status.tiers) {
     table.Add("tier",
               absl::StrCat(each.name, ": ", FormatBytes(each.used_bytes),
@@ -91,6 +79,12 @@ std::string JsonOf(const DaemonStatus& status) {
                     {"processes", each.processes},
                     {"used_bytes", std::move(used)}});
   }
+  Json stopped = Json::array();
+  for (const DaemonStatus::Loop& each : status.stopped) {
+    stopped.push_back({{"loop", each.name},
+                       {"process", each.process},
+                       {"silent_for_ms", each.silent_for_ms}});
+  }
   const Json json = {{"format", 1},
                      {"phase", status.phase},
                      {"version", status.version},
@@ -98,7 +92,9 @@ std::string JsonOf(const DaemonStatus& status) {
                      {"silent_for_ms", status.silent_for_ms},
                      {"tiers", std::move(tiers)},
                      {"users", std::move(users)},
-                     {"jobs", std::move(jobs)}};
+                     {"jobs", std::move(jobs)},
+                     {"loops", status.loops},
+                     {"stopped", std::move(stopped)}};
   // Names of files may be any bytes.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -107,25 +103,12 @@ std::string JsonOf(const DaemonStatus& status) {
 
 int RunStatus(const std::vector<std::string>& words) {
   const absl::StatusOr<Arguments> arguments =
-      ParseArguments(words, {"json"}, {"daemon"});
-  absl::Status wrong = arguments.status();
-  if (wrong.ok() && !arguments->words.empty()) {
-    wrong = absl::InvalidArgumentError("it takes options alone");
-  }
-  std::string socket;
-  if (wrong.ok() && arguments->Has("daemon")) {
-    const absl::StatusOr<std::string> path =
-        SocketPathOf(arguments->options.at("daemon"));
-    wrong = path.status();
-    socket = path.value_or("");
-  }
-  if (!wrong.ok()) {
-    PrintError("status", std::string(wrong.message()));
+      ParseDaemonArguments(words, {"json"});
+  if (!arguments.ok()) {
+    PrintError("status", std::string(arguments.status().message()));
     return kBadUsage;
   }
-  const absl::StatusOr<DaemonStatus> status =
-      socket.empty() ? AskAny()
-                     : AskStatus(socket, SystemClock().Now() + kPatience);
+  const absl::StatusOr<DaemonStatus> status = AskDaemonStatus(*arguments);
   if (!status.ok()) {
     PrintError("status", std::string(status.status().message()));
     return kFailure;

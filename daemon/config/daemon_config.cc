@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "daemon/config/quota_check.h"
@@ -20,6 +21,7 @@ namespace {
 constexpr int64_t kMostCount = 1 << 20;
 constexpr int64_t kMostWeight = 1000;  // as of IoWeights
 constexpr int64_t kMostDrainSeconds = 3600;
+constexpr int64_t kLeastPace = 1'000'000;  // a piece takes a quarter second
 constexpr int64_t kMostFileBytes = int64_t{1} << 20;
 
 absl::StatusOr<TierSpec> ReadTier(const TableReader& reader,
@@ -88,6 +90,30 @@ absl::StatusOr<Quota> ReadQuota(TableReader& reader) {
   return quota;
 }
 
+absl::StatusOr<std::optional<MetricsAddress>> ReadMetrics(TableReader& reader) {
+  TERRACE_ASSIGN_OR_RETURN(const TomlValue* const text, reader.Text("metrics"));
+  if (text == nullptr) return std::nullopt;
+  absl::StatusOr<MetricsAddress> address = ParseMetricsAddress(text->text);
+  if (address.ok()) return *std::move(address);
+  return reader.ErrorAt(text->position, address.status().message());
+}
+
+// 0: it is not said.
+absl::StatusOr<int64_t> ReadPace(TableReader& reader) {
+  TERRACE_ASSIGN_OR_RETURN(const TomlValue* const pace, reader.Text("pace"));
+  if (pace == nullptr) return 0;
+  absl::string_view bytes = pace->text;
+  if (absl::ConsumeSuffix(&bytes, "/s")) {
+    const absl::StatusOr<int64_t> count = ParseBytes(bytes);
+    if (count.ok() && *count >= kLeastPace) return *count;
+  }
+  return reader.ErrorAt(
+      pace->position,
+      absl::StrCat("pace is bytes per second, such as \"400MB/s\", and at "
+                   "least \"1MB/s\"; not ",
+                   pace->text));
+}
+
 absl::StatusOr<DaemonConfig::Service> ReadService(TableReader& reader) {
   static constexpr absl::string_view kLevels[] = {"debug", "info", "warning",
                                                   "error"};
@@ -108,6 +134,8 @@ absl::StatusOr<DaemonConfig::Service> ReadService(TableReader& reader) {
   TERRACE_ASSIGN_OR_RETURN(const std::optional<PlacedCount> drain,
                            reader.Count("drain_seconds", 1, kMostDrainSeconds));
   if (drain.has_value()) service.drain_seconds = drain->count;
+  TERRACE_ASSIGN_OR_RETURN(service.metrics, ReadMetrics(reader));
+  TERRACE_ASSIGN_OR_RETURN(service.pace_bytes_per_second, ReadPace(reader));
   TERRACE_ASSIGN_OR_RETURN(const TomlValue* const log, reader.Text("log"));
   if (log == nullptr) return service;
   service.log = log->text;

@@ -31,18 +31,22 @@
 //   group = "terrace"      # who may connect, beside the daemon's own user
 //   drain_seconds = 30     # from SIGTERM to the end, at most
 //   log = "info"           # or "debug", "warning", "error"
+//   metrics = "unix:/run/terrace/metrics.sock"  // off where it is not said
+//   pace = "400MB/s"       # of each disk, of all jobs together, either way
 //
 // Values; functions are thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "daemon/config/metrics_address.h"
 #include "daemon/config/quota.h"
 #include "terrace/tier.h"
 
@@ -67,6 +71,8 @@ struct DaemonConfig {
     TextPosition group_position;
     int64_t drain_seconds = 30;
     std::string log = "info";
+    std::optional<MetricsAddress> metrics;  // nothing: it tells none
+    int64_t pace_bytes_per_second = 0;      // 0: as fast as the disk is
   };
 
   std::string file;  // as errors name it

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/status_macros.h"
@@ -45,7 +46,8 @@ JobAddresses AddressesOf(const JobTiers& tiers, const JobName& job,
 
 absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
                                           const JobName& job,
-                                          const Hello& hello) {
+                                          const Hello& hello,
+                                          RuntimeLoops& loops) {
   Options options;
   options.tiers.push_back(tiers.memory);
   options.tiers.front().budget_bytes = hello.memory_bytes;
@@ -58,19 +60,29 @@ absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
   options.thread_pool = tiers.pool;
   TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts,
                            PartsOf(options, addresses.spill_bytes));
+  std::vector<std::string> disks;
   for (size_t i = 0; i < parts.paths.size(); ++i) {
-    parts.paths[i].file =
-        MakeChargedDiskFile(std::move(parts.paths[i].file),
-                            std::make_unique<JobCharge>(
-                                *tiers.ledger, job, TierName(tiers.below[i])));
+    LocalPath& path = parts.paths[i];
+    disks.push_back(TierName(tiers.below[i]));
+    path.file = MakeChargedDiskFile(
+        std::move(path.file),
+        std::make_unique<JobCharge>(*tiers.ledger, job, disks.back()));
+    path.link = tiers.links->LinkOf(disks.back(), job.uid, job.job);
   }
+  parts.engine = tiers.links->Paced(std::move(parts.engine), disks);
   JobRuntime made;
   made.memory = std::make_shared<JobMemory>(
       *parts.arena,
       std::make_unique<JobCharge>(*tiers.ledger, job, TierName(tiers.memory)));
   parts.spill = made.memory;
-  TERRACE_ASSIGN_OR_RETURN(made.runtime, LocalRuntime::Start(std::move(parts)));
+  TERRACE_ASSIGN_OR_RETURN(made.runtime, loops.Start(std::move(parts)));
   return made;
+}
+
+absl::StatusOr<std::unique_ptr<LocalRuntime>> StartDaemonRuntime(
+    const Options& options, RuntimeLoops& loops) {
+  TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts, PartsOf(options));
+  return loops.Start(std::move(parts));
 }
 
 }  // namespace terrace

@@ -7,9 +7,12 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/jobs/job_memory.h"
+#include "daemon/jobs/runtime_loops.h"
 #include "daemon/jobs/tier_ledger.h"
+#include "daemon/links/job_links.h"
 #include "daemon/wire/job_messages.h"
 #include "runtime/local_runtime.h"
+#include "terrace/options.h"
 #include "terrace/thread_pool.h"
 #include "terrace/tier.h"
 
@@ -21,6 +24,7 @@ struct JobTiers {
   std::vector<TierSpec> below;  // disks
   ThreadPool pool;              // for checksums
   TierLedger* ledger = nullptr;
+  JobLinks* links = nullptr;
 };
 
 // What such a process takes of the memory at its start: whole pages.
@@ -40,9 +44,15 @@ struct JobRuntime {
   std::unique_ptr<LocalRuntime> runtime;
 };
 
-// The memory of its start is charged already. Errors are Runtime::Create's.
+// The memory of its start is charged already, and its loops are watched. Errors
+// are Runtime::Create's.
 absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
                                           const JobName& job,
-                                          const Hello& hello);
+                                          const Hello& hello,
+                                          RuntimeLoops& loops);
+
+// The daemon's own, of any tiers. Errors are Runtime::Create's.
+absl::StatusOr<std::unique_ptr<LocalRuntime>> StartDaemonRuntime(
+    const Options& options, RuntimeLoops& loops);
 
 }  // namespace terrace

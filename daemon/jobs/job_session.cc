@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/threads/own_thread.h"
 
@@ -34,7 +35,9 @@ absl::StatusOr<std::unique_ptr<JobSession>> JobSession::Start(Parts parts) {
 
 JobSession::JobSession(Parts parts, WakeEvent event)
     : parts_(std::move(parts)),
-      event_(std::make_shared<const WakeEvent>(std::move(event))) {
+      event_(std::make_shared<const WakeEvent>(std::move(event))),
+      loop_(parts_.loops->Add({"session", parts_.peer.pid})) {
+  loop_.heartbeat().SetAway(true);  // memory may take minutes
   thread_ = StartThread("terrace-session", [this] { Run(); });
 }
 
@@ -48,29 +51,50 @@ void JobSession::End() {
   event_->Set();
 }
 
+void JobSession::AskStats() {
+  asks_stats_ = true;
+  event_->Set();
+}
+
+void JobSession::AskPage(TensorId after) {
+  page_after_ = after.value;
+  asks_page_ = true;
+  event_->Set();
+}
+
+void JobSession::AskLoops(absl::Time now) {
+  if (loop_.heartbeat().Ask(now)) event_->Set();
+}
+
 void JobSession::Run() { parts_.on_end(Serve()); }
 
 JobSession::Ended JobSession::Serve() {
-  absl::StatusOr<JobRuntime> made = parts_.make_runtime();
+  RuntimeLoops loops(parts_.loops, parts_.peer.pid);
+  absl::StatusOr<JobRuntime> made = parts_.make_runtime(loops);
   if (!made.ok()) return {.how = Refuse(made.status())};
   const std::shared_ptr<JobMemory> memory = made->memory;
-  Ended end = Serve(*std::move(made));
+  Ended end = Serve(*std::move(made), loops);
   end.charged_bytes = memory->charged_bytes();
   return end;
 }
 
-JobSession::Ended JobSession::Serve(JobRuntime made) {
+JobSession::Ended JobSession::Serve(JobRuntime made, RuntimeLoops& loops) {
   LocalRuntime& runtime = *made.runtime;
   JobClient client(made, std::make_shared<AnswerOutbox>(event_),
                    parts_.most_in_flight);
+  const std::shared_ptr<RuntimeProbe> probe =
+      RuntimeProbe::Join(runtime, parts_.boxes);
+  Served served{runtime, loops, *probe, client};
   Ended end;
   end.how = Greet(runtime, client);
   MessageChannel& channel =
       channel_.emplace(std::move(parts_.socket), parts_.peer);
+  loop_.heartbeat().SetAway(false);
   while (end.how.ok()) {
     Await(channel, !client.is_closed());
-    end.how = Turn(channel, client);
+    end.how = Turn(channel, served);
   }
+  loop_.heartbeat().SetAway(true);  // disks have kClosePatience
   if (!absl::IsUnavailable(end.how)) {
     // Why it ends, if the process reads it.
     channel.Send({.body = Refusal{end.how}}).IgnoreError();
@@ -85,6 +109,7 @@ JobSession::Ended JobSession::Serve(JobRuntime made) {
   }
   end.transfers_have_memory =
       runtime.mover().abandoned() || absl::IsFailedPrecondition(closed);
+  end.last = runtime.GetStats();
   HostArena& arena = runtime.arena();
   if (end.transfers_have_memory) return end;
   // Nobody else looks at it: what a process keeps mapped has no pages then.
@@ -128,8 +153,14 @@ void JobSession::Await(const MessageChannel& channel, bool listens) const {
   poll(waits.data(), waits.size(), /*timeout=*/-1);
 }
 
-absl::Status JobSession::Turn(MessageChannel& channel, JobClient& client) {
+absl::Status JobSession::Turn(MessageChannel& channel, Served& served) {
+  JobClient& client = served.client;
   event_->Clear();
+  if (loop_.heartbeat().Beat()) {
+    served.loops.Ask(served.runtime, SystemClock().Now());
+  }
+  if (asks_stats_.exchange(false)) served.probe.AskStats();
+  if (asks_page_.exchange(false)) served.probe.AskPage({page_after_.load()});
   if (ends_) return absl::CancelledError("the daemon ends");
   TERRACE_RETURN_IF_ERROR(channel.Flush());
   if (channel.is_full()) return absl::OkStatus();

@@ -21,6 +21,9 @@
 #include "absl/status/statusor.h"
 #include "daemon/jobs/job_client.h"
 #include "daemon/jobs/job_runtime.h"
+#include "daemon/jobs/runtime_loops.h"
+#include "daemon/jobs/runtime_probe.h"
+#include "daemon/watch/loop_table.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/message_channel.h"
 #include "daemon/wire/packet_socket.h"
@@ -39,12 +42,15 @@ class JobSession {
     bool transfers_have_memory = false;
     OwnDescriptor memory;  // of the process's, to be emptied once it has gone
     int64_t charged_bytes = 0;  // for its memory, beside the Hello's
+    Stats last;                 // of its runtime
   };
   struct Parts {
     PacketSocket socket;
     Peer peer;
     uint64_t sequence = 0;  // of the Hello
-    std::function<absl::StatusOr<JobRuntime>()> make_runtime;
+    std::function<absl::StatusOr<JobRuntime>(RuntimeLoops&)> make_runtime;
+    std::shared_ptr<LoopTable> loops;    // where its loops are watched
+    std::shared_ptr<AnswerBoxes> boxes;  // where its runtime's answers come
     int64_t most_in_flight = INT64_MAX;
     std::function<void(Ended how)> on_end;
   };
@@ -58,22 +64,39 @@ class JobSession {
 
   // Has it end soon.
   void End();
+  // Has it ask its runtime for Stats, or for tensors behind that one.
+  void AskStats();
+  void AskPage(TensorId after);
+  // Asks its loop, which asks those of its runtime.
+  void AskLoops(absl::Time now);
 
  private:
   JobSession(Parts parts, WakeEvent event);
 
+  // What it has of its runtime.
+  struct Served {
+    LocalRuntime& runtime;
+    RuntimeLoops& loops;
+    RuntimeProbe& probe;
+    JobClient& client;
+  };
+
   void Run();
   Ended Serve();
-  Ended Serve(JobRuntime made);
+  Ended Serve(JobRuntime made, RuntimeLoops& loops);
   absl::Status Refuse(const absl::Status& why);
   absl::Status Greet(LocalRuntime& runtime, const JobClient& client);
   void Await(const MessageChannel& channel, bool listens) const;
-  absl::Status Turn(MessageChannel& channel, JobClient& client);
+  absl::Status Turn(MessageChannel& channel, Served& served);
   absl::Status HearRequests(MessageChannel& channel, JobClient& client);
 
   Parts parts_;
   const std::shared_ptr<const WakeEvent> event_;
+  const WatchedLoop loop_;
   std::atomic<bool> ends_ = false;
+  std::atomic<bool> asks_stats_ = false;
+  std::atomic<bool> asks_page_ = false;
+  std::atomic<int64_t> page_after_ = 0;
   std::optional<MessageChannel> channel_;  // once it is greeted
   std::thread thread_;                     // last: it uses all of the above
 };

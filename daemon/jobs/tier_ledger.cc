@@ -105,6 +105,18 @@ int64_t TierLedger::UsedOf(const std::string& tier) const {
   return all;
 }
 
+int64_t TierLedger::MostOf(const JobName& job, const std::string& tier) const {
+  MutexLock lock(mutex_);
+  const std::string user = UserIn(names_, job.uid);
+  const DaemonConfig::Tier* const own = FindTier(config_.tiers, tier);
+  int64_t most = own == nullptr ? 0 : own->spec.budget_bytes;
+  for (const int64_t limit : {LimitOf(config_.OfUser(user), tier),
+                              LimitOf(config_.OfJob(user, job.job), tier)}) {
+    if (limit >= 0) most = std::min(most, limit);
+  }
+  return most;
+}
+
 std::map<std::string, int64_t> TierLedger::UseOf(const JobName& job) const {
   MutexLock lock(mutex_);
   std::map<std::string, int64_t> use;

@@ -49,6 +49,9 @@ class TierLedger {
   // its user's quota and its own.
   int64_t LimitOf(const JobName& job, const std::string& tier) const;
   int64_t UsedOf(const std::string& tier) const;
+  // What the job may have at most, whatever others have: by its quota, its
+  // user's and the tier's budget.
+  int64_t MostOf(const JobName& job, const std::string& tier) const;
   // By tier's name.
   std::map<std::string, int64_t> UseOf(const JobName& job) const;
 

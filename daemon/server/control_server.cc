@@ -59,7 +59,8 @@ ControlServer::ControlServer(UserTable* users, JobTable* jobs, Log* log,
       refusals_(log),
       status_(std::move(status)),
       events_(std::move(events)),
-      spare_(std::move(spare)) {}
+      spare_(std::move(spare)),
+      listings_(jobs) {}
 
 absl::Status ControlServer::Watch(int what, int fd, uint32_t events) {
   epoll_event event = {};
@@ -89,6 +90,10 @@ void ControlServer::StopListening() {
 void ControlServer::RunOnce(absl::Time now) {
   now_ = now;
   if (now >= listens_again_) SetPaused(false);
+  if (now >= drained_by_) {
+    drained_by_ = absl::InfiniteFuture();
+    jobs_.EndAll();
+  }
   std::array<epoll_event, kMostEvents> ready;
   const int count = epoll_wait(events_.get(), ready.data(), kMostEvents, 0);
   for (int i = 0; i < count; ++i) {
@@ -101,6 +106,7 @@ void ControlServer::RunOnce(absl::Time now) {
       ReapJobs();
     }
   }
+  AnswerListings();
 }
 
 void ControlServer::Accept(PacketListener& listener) {
@@ -122,7 +128,7 @@ void ControlServer::TurnAway(PacketListener& listener,
   spare_ = OpenSpare();
   refusals_.Note(absl::StrCat(is_turned_away ? "turned one away: " : "",
                               absl::string_view(why.message())),
-                 now_);
+                 why.code(), now_);
   // Who waits is ready still, and would be in each turn.
   if (!is_turned_away || !spare_.ok()) SetPaused(true);
 }
@@ -168,7 +174,7 @@ absl::Status ControlServer::CheckPeer(const Peer& peer) const {
   }
   const size_t most =
       kMostSessions + (IsOperator(peer) ? kOperatorsSessions : 0);
-  const size_t now = sessions_.size() + jobs_.connections();
+  const size_t now = connections();
   if (now < most) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(now, " connections are all that there are"));
@@ -177,11 +183,12 @@ absl::Status ControlServer::CheckPeer(const Peer& peer) const {
 void ControlServer::NoteRefusal(const Peer& peer, const absl::Status& why) {
   refusals_.Note(absl::StrCat("refused ", PeerText(peer), ": ",
                               absl::string_view(why.message())),
-                 now_);
+                 why.code(), now_);
 }
 
 void ControlServer::Serve(Session& session) {
   const int fd = session.descriptor();
+  if (session.is_waiting()) return End(fd);  // it has gone
   const bool was_unread = session.has_unread();
   absl::Status served = session.Flush();
   if (served.ok()) served = ServeSome(session);
@@ -205,6 +212,7 @@ void ControlServer::Serve(Session& session) {
 
 absl::Status ControlServer::ServeSome(Session& session) {
   for (int i = 0; i < kMostRequests && !session.has_unread(); ++i) {
+    if (session.is_waiting()) break;
     TERRACE_ASSIGN_OR_RETURN(const Session::Request request, session.Next());
     if (request.kind == Session::Request::Kind::kNone) break;
     if (request.kind == Session::Request::Kind::kRefused) {
@@ -213,6 +221,10 @@ absl::Status ControlServer::ServeSome(Session& session) {
     }
     if (std::holds_alternative<Hello>(request.envelope.body)) {
       return BeginJob(session, request.envelope);
+    }
+    if (std::holds_alternative<TensorsRequest>(request.envelope.body)) {
+      AddListing(session, request.envelope);
+      continue;
     }
     TERRACE_RETURN_IF_ERROR(
         session.Answer({.sequence = request.envelope.sequence,
@@ -248,18 +260,25 @@ void ControlServer::ReapJobs() {
         !absl::IsUnavailable(each.how) && !absl::IsCancelled(each.how);
     if (is_refusal) NoteRefusal(each.peer, each.how);
   }
+  jobs_.TakeStats();
 }
 
 EnvelopeBody ControlServer::AnswerOf(const Session& session,
-                                     const Envelope& request) const {
+                                     const Envelope& request) {
   if (std::holds_alternative<StatusRequest>(request.body)) {
     return StatusFor(session.peer());
+  }
+  if (const auto* const drain = std::get_if<DrainRequest>(&request.body)) {
+    const absl::Status drained = Drain(session.peer(), *drain);
+    if (drained.ok()) return StatusFor(session.peer());
+    NoteRefusal(session.peer(), drained);
+    return Refusal{drained};
   }
   return Refusal{absl::InvalidArgumentError(
       "a control message that is an answer, where a request is due")};
 }
 
-DaemonStatus ControlServer::StatusFor(const Peer& peer) const {
+DaemonStatus ControlServer::StatusFor(const Peer& peer) {
   DaemonStatus status = status_();
   std::vector<UserTable::Use> uses;
   if (IsOperator(peer)) {
@@ -275,12 +294,67 @@ DaemonStatus ControlServer::StatusFor(const Peer& peer) const {
     const bool is_seen = IsOperator(peer) || each.uid == peer.uid;
     if (is_seen) status.jobs.push_back(std::move(each));
   }
+  std::erase_if(status.stopped, [&](const DaemonStatus::Loop& loop) {
+    if (loop.process == 0 || IsOperator(peer)) return false;
+    const std::optional<JobName> owner = jobs_.OwnerOf(loop.process);
+    return !owner.has_value() || owner->uid != peer.uid;
+  });
+  // For who asks again. Whoever asks without end costs jobs' movers no more.
+  if (now_ - asked_stats_ >= kStatsPause) {
+    jobs_.AskStats();
+    asked_stats_ = now_;
+  }
   return status;
+}
+
+void ControlServer::AddListing(Session& session, const Envelope& request) {
+  const Peer& peer = session.peer();
+  TensorListings::Question question{
+      .fd = session.descriptor(),
+      .sequence = request.sequence,
+      .request = std::get<TensorsRequest>(request.body)};
+  if (!IsOperator(peer)) question.owner = peer.uid;
+  listings_.Add(question, now_);
+  session.SetWaiting(true);
+  // Its end is heard all the same.
+  Watch(EPOLL_CTL_MOD, session.descriptor(), 0).IgnoreError();
+}
+
+void ControlServer::AnswerListings() {
+  for (TensorListings::Answer& each : listings_.Take(now_)) {
+    const auto found = sessions_.find(each.fd);
+    if (found == sessions_.end()) continue;
+    Session& session = found->second;
+    session.SetWaiting(false);
+    absl::Status answered = session.Answer(
+        {.sequence = each.sequence, .body = std::move(each.page)});
+    if (answered.ok()) {
+      answered = Watch(EPOLL_CTL_MOD, each.fd,
+                       session.has_unread() ? EPOLLOUT : EPOLLIN);
+    }
+    if (!answered.ok()) End(each.fd);
+  }
+}
+
+absl::Status ControlServer::Drain(const Peer& peer,
+                                  const DrainRequest& request) {
+  if (!IsOperator(peer)) {
+    return absl::PermissionDeniedError(
+        "a daemon is drained by root or its own user");
+  }
+  drains_ = true;
+  jobs_.Drain();
+  drained_by_ = request.seconds < 0 ? absl::InfiniteFuture()
+                                    : now_ + absl::Seconds(request.seconds);
+  log_.Info(absl::StrCat(PeerText(peer), " has it drain: ", jobs_.size(),
+                         " processes of jobs are here"));
+  return absl::OkStatus();
 }
 
 void ControlServer::End(int fd) {
   const auto found = sessions_.find(fd);
   if (found == sessions_.end()) return;
+  listings_.Forget(fd);
   users_.RemoveConnection(found->second.peer().uid);
   sessions_.erase(found);
 }

@@ -9,6 +9,7 @@
 //   poll(server.descriptor()), until server.next(); server.RunOnce(now);
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -24,6 +25,7 @@
 #include "daemon/server/log.h"
 #include "daemon/server/refusals.h"
 #include "daemon/server/session.h"
+#include "daemon/server/tensor_listings.h"
 #include "daemon/server/user_table.h"
 #include "daemon/wire/packet_listener.h"
 
@@ -47,8 +49,18 @@ class ControlServer {
   // Serves what is ready now, of each connection a few requests. `now` is
   // SystemClock()'s.
   void RunOnce(absl::Time now);
+  // Connections of all kinds.
+  size_t connections() const { return sessions_.size() + jobs_.connections(); }
+  // By what they were refused with.
+  const std::map<absl::StatusCode, int64_t>& refusals() const {
+    return refusals_.counts();
+  }
   // When to call RunOnce at the latest.
-  absl::Time next() const { return listens_again_; }
+  absl::Time next() const {
+    return std::min({listens_again_, listings_.next(), drained_by_});
+  }
+  // It was told to take no new jobs.
+  bool drains() const { return drains_; }
 
   // Readable where something is ready. For poll(2) alone.
   int descriptor() const { return events_.get(); }
@@ -59,6 +71,9 @@ class ControlServer {
   static constexpr size_t kOperatorsSessions = 16;
   // After somebody could not even be turned away.
   static constexpr absl::Duration kPause = absl::Seconds(1);
+
+  // Between two questions to jobs' runtimes.
+  static constexpr absl::Duration kStatsPause = absl::Milliseconds(100);
 
   ControlServer(UserTable* users, JobTable* jobs, Log* log, StatusSource status,
                 OwnDescriptor events, OwnDescriptor spare);
@@ -76,8 +91,12 @@ class ControlServer {
   absl::Status ServeSome(Session& session);
   absl::Status BeginJob(Session& session, const Envelope& request);
   void ReapJobs();
-  EnvelopeBody AnswerOf(const Session& session, const Envelope& request) const;
-  DaemonStatus StatusFor(const Peer& peer) const;
+  EnvelopeBody AnswerOf(const Session& session, const Envelope& request);
+  // They wait for a page of tensors.
+  void AddListing(Session& session, const Envelope& request);
+  void AnswerListings();
+  absl::Status Drain(const Peer& peer, const DrainRequest& request);
+  DaemonStatus StatusFor(const Peer& peer);
   void End(int fd);
 
   // One line of the log for each, as far as they are few.
@@ -93,8 +112,12 @@ class ControlServer {
   std::map<int, PacketListener> listeners_;
   std::vector<PacketListener> stopped_;
   absl::Time now_ = absl::InfinitePast();  // of RunOnce
+  absl::Time asked_stats_ = absl::InfinitePast();
   absl::Time listens_again_ = absl::InfiniteFuture();
   std::map<int, Session> sessions_;
+  TensorListings listings_;
+  bool drains_ = false;
+  absl::Time drained_by_ = absl::InfiniteFuture();  // then jobs end
 };
 
 }  // namespace terrace

@@ -34,8 +34,10 @@ absl::StatusOr<std::string> SocketOf(const DaemonOptions& options,
       "or write socket = \"PATH\" in the configuration");
 }
 
-std::string FaultOf(const Stats& stats, const std::string& tier) {
-  for (const TierStats& each : stats.tiers) {
+std::string FaultOf(const std::shared_ptr<const Holdings::Report>& report,
+                    const std::string& tier) {
+  if (report == nullptr) return "";
+  for (const TierStats& each : report->stats.tiers) {
     if (each.name == tier) return std::string(each.write_error.message());
   }
   return "";
@@ -51,14 +53,19 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
   log->SetLevel(config.service.log);
   std::unique_ptr<Daemon> daemon(new Daemon(
       options, std::move(config), std::move(users), std::move(manager), log));
-  TERRACE_ASSIGN_OR_RETURN(daemon->jobs_,
-                           JobTable::Create(daemon->config_, &daemon->users_));
+  TERRACE_ASSIGN_OR_RETURN(
+      daemon->jobs_,
+      JobTable::Create(daemon->config_, &daemon->users_, daemon->loops_));
   TERRACE_ASSIGN_OR_RETURN(
       daemon->server_,
       ControlServer::Create(&daemon->users_, daemon->jobs_.get(), log,
                             [made = daemon.get()] { return made->Status(); }));
   TERRACE_RETURN_IF_ERROR(daemon->Listen());
-  TERRACE_ASSIGN_OR_RETURN(daemon->holdings_, Holdings::Open(daemon->config_));
+  TERRACE_RETURN_IF_ERROR(daemon->BeginWatch());
+  TERRACE_ASSIGN_OR_RETURN(
+      daemon->holdings_,
+      Holdings::Open(daemon->config_, daemon->loops_,
+                     [made = daemon.get()] { made->TellLoops(); }));
   return daemon;
 }
 
@@ -71,7 +78,9 @@ Daemon::Daemon(DaemonOptions options, DaemonConfig config, UserTable users,
       log_(*log),
       next_alive_(manager_.patience() < absl::InfiniteDuration()
                       ? absl::InfinitePast()
-                      : absl::InfiniteFuture()) {}
+                      : absl::InfiniteFuture()) {
+  loop_.heartbeat().SetAway(true);  // until it serves
+}
 
 absl::Status Daemon::Listen() {
   bool listens = false;
@@ -101,7 +110,37 @@ absl::Status Daemon::Listen() {
   return server_->Listen(std::move(listener));
 }
 
+absl::Status Daemon::BeginWatch() {
+  TERRACE_ASSIGN_OR_RETURN(board_, MetricsBoard::Make());
+  scrape_ = std::make_unique<Scrape>(board_.get(), jobs_.get(),
+                                     [this] { return Metrics(); });
+  std::vector<LoopWatch::Asked> asked = {
+      {&loop_.heartbeat(), &board_->for_server()}};
+  if (config_.service.metrics.has_value()) {
+    responder_loop_ = loops_->Add({"metrics"});
+    asked.push_back({&responder_loop_.heartbeat(), &board_->for_responder()});
+  }
+  TERRACE_ASSIGN_OR_RETURN(watch_, LoopWatch::Start(loops_, std::move(asked)));
+  if (!config_.service.metrics.has_value()) return absl::OkStatus();
+  TERRACE_ASSIGN_OR_RETURN(const std::optional<gid_t> group, GroupOf(config_));
+  TERRACE_ASSIGN_OR_RETURN(
+      MetricsListener listener,
+      MetricsListener::Make(*config_.service.metrics, group));
+  log_.Info(absl::StrCat("tells metrics at ", listener.text()));
+  scrape_->Publish();
+  TERRACE_ASSIGN_OR_RETURN(
+      responder_,
+      MetricsResponder::Start(std::move(listener),
+                              {.board = board_.get(),
+                               .loops = loops_.get(),
+                               .watch = watch_.get(),
+                               .heartbeat = &responder_loop_.heartbeat()}));
+  return absl::OkStatus();
+}
+
 absl::Status Daemon::Run(Signals* signals) {
+  board_->SetPhase(DaemonPhase::kServing);
+  loop_.heartbeat().SetAway(false);
   manager_.TellReady(Sentence());
   log_.Info(Sentence());
   while (!IsOver()) TERRACE_RETURN_IF_ERROR(ServeOnce(*signals));
@@ -116,12 +155,14 @@ bool Daemon::IsOver() const {
 }
 
 absl::Status Daemon::ServeOnce(Signals& signals) {
-  absl::Time next = std::min(next_alive_, server_->next());
-  std::array<pollfd, 3> waits = {{{signals.descriptor(), POLLIN, 0},
-                                  {server_->descriptor(), POLLIN, 0},
-                                  {-1, POLLIN, 0}}};
+  absl::Time next = std::min({next_alive_, server_->next(), scrape_->next()});
+  std::array<pollfd, 4> waits = {
+      {{signals.descriptor(), POLLIN, 0},
+       {server_->descriptor(), POLLIN, 0},
+       {board_->for_server().descriptor(), POLLIN, 0},
+       {-1, POLLIN, 0}}};
   if (end_.has_value()) {
-    if (!end_->IsOver()) waits[2].fd = end_->descriptor();
+    if (!end_->IsOver()) waits[3].fd = end_->descriptor();
     next = std::min(next, end_->deadline());
   }
   poll(waits.data(), waits.size(), PollTimeout(next));
@@ -131,7 +172,17 @@ absl::Status Daemon::ServeOnce(Signals& signals) {
     }
     On(*signal);
   }
+  board_->for_server().Clear();
+  if (loop_.heartbeat().Beat()) {
+    jobs_->AskLoops(SystemClock().Now());
+    if (holdings_ != nullptr) holdings_->AskLoop(SystemClock().Now());
+    TellLoops();
+  }
   server_->RunOnce(SystemClock().Now());
+  if (server_->drains() && !end_.has_value()) {
+    board_->SetPhase(DaemonPhase::kDraining);
+  }
+  scrape_->RunOnce(SystemClock().Now());
   if (SystemClock().Now() >= next_alive_) TellAlive();
   return absl::OkStatus();
 }
@@ -146,6 +197,7 @@ void Daemon::TellAlive() {
 void Daemon::On(int signal) {
   if (end_.has_value()) return;  // and nothing is read again
   if (signal == SIGHUP) return Reload();
+  board_->SetPhase(DaemonPhase::kEnding);
   server_->StopListening();
   const absl::Duration patience = absl::Seconds(config_.service.drain_seconds);
   jobs_->EndAll();
@@ -177,25 +229,84 @@ void Daemon::Reload() {
   manager_.TellReady(Sentence());
 }
 
+void Daemon::TellLoops() {
+  loops_->TellChanges(SystemClock().Now(),
+                      [this](const LoopName& loop, bool has_stopped) {
+                        const std::string text = LoopText(loop);
+                        if (has_stopped) {
+                          log_.Error(absl::StrCat("has stopped: ", text));
+                        } else {
+                          log_.Warn(absl::StrCat("turns again: ", text));
+                        }
+                      });
+}
+
+MetricsReport Daemon::Metrics() const {
+  MetricsReport metrics;
+  metrics.version = kVersion;
+  metrics.phase = board_->phase();
+  metrics.jobs = jobs_->Metrics();
+  metrics.totals = jobs_->Totals();
+  metrics.unanswered = jobs_->unanswered();
+  for (const DaemonConfig::Tier& each : config_.tiers) {
+    const std::string name = TierName(each.spec);
+    MetricsReport::Tier& tier = metrics.tiers.emplace_back();
+    tier.name = name;
+    tier.is_memory = each.spec.kind == TierKind::kDram;
+    tier.budget_bytes = each.spec.budget_bytes;
+    tier.used_bytes = jobs_->ledger().UsedOf(name);
+    tier.is_degraded = !FaultOf(report(), name).empty();
+    for (const MetricsReport::Job& job : metrics.jobs) {
+      for (const MetricsReport::JobTier& part : job.tiers) {
+        if (part.name == name) tier.is_degraded |= part.is_degraded;
+      }
+    }
+  }
+  for (const UserTable::Use& each : users_.All()) {
+    metrics.users.push_back(
+        {each.uid, each.connections, each.connection_limit});
+  }
+  metrics.connections = static_cast<int64_t>(server_->connections());
+  metrics.refusals = server_->refusals();
+  metrics.loops = loops_->size();
+  metrics.process = ReadOwnProcess();
+  return metrics;
+}
+
 DaemonStatus Daemon::Status() const {
   DaemonStatus status;
   status.version = kVersion;
   status.pid = getpid();
-  status.phase = end_.has_value() ? "draining" : "serving";
+  const bool drains =
+      server_->drains() && board_->phase() == DaemonPhase::kServing;
+  status.phase = PhaseName(drains ? DaemonPhase::kDraining : board_->phase());
   status.silent_for_ms = absl::ToInt64Milliseconds(silence());
+  status.loops = loops_->size();
+  const absl::Time now = SystemClock().Now();
+  const auto add = [&status](std::string name, int64_t process,
+                             absl::Duration silence) {
+    status.stopped.push_back(
+        {std::move(name), process, absl::ToInt64Milliseconds(silence)});
+  };
+  loops_->ForEachStopped(now,
+                         [&](const LoopName& loop, absl::Duration silence) {
+                           add(LoopText(loop), loop.process, silence);
+                         });
+  if (watch_->HasStopped(now)) add("watch", 0, watch_->SilenceAt(now));
   const std::shared_ptr<const Holdings::Report> newest = report();
   for (const DaemonConfig::Tier& each : config_.tiers) {
     const std::string name = TierName(each.spec);
     status.tiers.push_back({.name = name,
                             .budget_bytes = each.spec.budget_bytes,
                             .used_bytes = jobs_->ledger().UsedOf(name),
-                            .fault = FaultOf(newest->stats, name)});
+                            .fault = FaultOf(newest, name)});
   }
   return status;
 }
 
 std::shared_ptr<const Holdings::Report> Daemon::report() const {
-  return end_.has_value() ? end_->report() : holdings_->report();
+  if (end_.has_value()) return end_->report();
+  return holdings_ == nullptr ? nullptr : holdings_->report();
 }
 
 absl::Duration Daemon::silence() const {

@@ -16,14 +16,20 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/config/daemon_config.h"
+#include "daemon/metrics/metrics_board.h"
+#include "daemon/metrics/metrics_report.h"
+#include "daemon/metrics/metrics_responder.h"
 #include "daemon/server/control_server.h"
 #include "daemon/server/holdings.h"
 #include "daemon/server/holdings_end.h"
 #include "daemon/server/job_table.h"
 #include "daemon/server/log.h"
+#include "daemon/server/scrape.h"
 #include "daemon/server/service_manager.h"
 #include "daemon/server/signals.h"
 #include "daemon/server/user_table.h"
+#include "daemon/watch/loop_table.h"
+#include "daemon/watch/loop_watch.h"
 
 namespace terrace {
 
@@ -57,11 +63,18 @@ class Daemon {
          ServiceManager manager, Log* log);
 
   absl::Status Listen();
+  // Tells metrics from here on, where the configuration says so; and watches
+  // the loops.
+  absl::Status BeginWatch();
   absl::Status ServeOnce(Signals& signals);
   void On(int signal);
   void Reload();
   void TellAlive();
+  // One line of the log for each loop that has stopped or turns again.
+  void TellLoops();
   DaemonStatus Status() const;
+  MetricsReport Metrics() const;
+  // Null: it has none yet.
   std::shared_ptr<const Holdings::Report> report() const;
   absl::Duration silence() const;
   // Of what ends: it has, or its deadline has passed.
@@ -74,9 +87,17 @@ class Daemon {
   UserTable users_;
   ServiceManager manager_;
   Log& log_;
-  std::unique_ptr<Holdings> holdings_;  // until it drains
+  // The threads of these end before what they look at.
+  const std::shared_ptr<LoopTable> loops_ = std::make_shared<LoopTable>();
+  const WatchedLoop loop_ = loops_->Add({"server"});
+  WatchedLoop responder_loop_;
+  std::unique_ptr<MetricsBoard> board_;
+  std::unique_ptr<LoopWatch> watch_;
+  std::unique_ptr<MetricsResponder> responder_;  // null: nobody is told
+  std::unique_ptr<Holdings> holdings_;           // until it drains
   std::unique_ptr<JobTable> jobs_;
   std::unique_ptr<ControlServer> server_;
+  std::unique_ptr<Scrape> scrape_;
   absl::Time next_alive_;           // infinite: nobody counts
   std::optional<HoldingsEnd> end_;  // once it drains
 };

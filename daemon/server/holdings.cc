@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/threads/own_thread.h"
+#include "daemon/jobs/job_runtime.h"
 #include "terrace/machine.h"
 
 namespace terrace {
@@ -45,7 +46,8 @@ absl::Status CheckDirectory(const TierSpec& disk) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Holdings>> Holdings::Open(
-    const DaemonConfig& config) {
+    const DaemonConfig& config, std::shared_ptr<LoopTable> loops,
+    std::function<void()> tell) {
   Options options;
   options.tiers = config.TierSpecs();
   TERRACE_RETURN_IF_ERROR(CheckMemory(options.tiers));
@@ -56,18 +58,26 @@ absl::StatusOr<std::unique_ptr<Holdings>> Holdings::Open(
       each.budget_bytes = std::min(each.budget_bytes, kOwnMemoryBytes);
     }
   }
-  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
-                           Runtime::Create(options));
+  RuntimeLoops own(loops, /*process=*/0);
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<LocalRuntime> runtime,
+                           StartDaemonRuntime(options, own));
   try {
-    return std::unique_ptr<Holdings>(new Holdings(std::move(runtime)));
+    return std::unique_ptr<Holdings>(
+        new Holdings(std::move(own), loops->Add({"asker"}), std::move(tell),
+                     std::move(runtime)));
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start the daemon's watch: ", error.what()));
   }
 }
 
-Holdings::Holdings(std::unique_ptr<Runtime> runtime)
-    : runtime_(std::move(runtime)) {
+Holdings::Holdings(RuntimeLoops loops, WatchedLoop loop,
+                   std::function<void()> tell,
+                   std::unique_ptr<LocalRuntime> runtime)
+    : loops_(std::move(loops)),
+      loop_(std::move(loop)),
+      tell_(std::move(tell)),
+      runtime_(std::move(runtime)) {
   Ask();
   thread_ = StartThread("terrace-watch", [this] { AskAgainAndAgain(); });
 }
@@ -90,7 +100,10 @@ void Holdings::AskAgainAndAgain() {
       if (!ends_) changed_.WaitFor(mutex_, kPeriod);
       if (ends_) return;
     }
+    loops_.Ask(*runtime_, SystemClock().Now());
     Ask();
+    loop_.heartbeat().Beat();
+    tell_();
   }
 }
 
@@ -101,6 +114,7 @@ std::shared_ptr<const Holdings::Report> Holdings::report() const {
 
 absl::Status Holdings::Close(absl::Time deadline) {
   EndThread();
+  loop_.heartbeat().SetAway(true);
   return runtime_->Close(SystemClock().ToWall(deadline));
 }
 

@@ -7,6 +7,7 @@
 // The class is thread-safe.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -16,6 +17,8 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "daemon/config/daemon_config.h"
+#include "daemon/jobs/runtime_loops.h"
+#include "daemon/watch/loop_table.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -33,12 +36,18 @@ class Holdings {
   // Errors are those of Runtime::Create, which name the tier;
   // ResourceExhausted: the host has no such memory, or there is no thread to be
   // had; Unimplemented: a path that is no directory, which jobs could share.
+  // The loops are watched from then on; `tell` is called in each turn of the
+  // thread.
   static absl::StatusOr<std::unique_ptr<Holdings>> Open(
-      const DaemonConfig& config);
+      const DaemonConfig& config, std::shared_ptr<LoopTable> loops,
+      std::function<void()> tell);
   // Ends the Runtime as its destructor does, if it is not closed.
   ~Holdings();
   Holdings(const Holdings&) = delete;
   Holdings& operator=(const Holdings&) = delete;
+
+  // Asks the thread whether it turns; it wakes by itself. One thread's.
+  void AskLoop(absl::Time now) { loop_.heartbeat().Ask(now); }
 
   // The newest there is.
   std::shared_ptr<const Report> report() const;
@@ -48,12 +57,16 @@ class Holdings {
   absl::Status Close(absl::Time deadline);
 
  private:
-  explicit Holdings(std::unique_ptr<Runtime> runtime);
+  Holdings(RuntimeLoops loops, WatchedLoop loop, std::function<void()> tell,
+           std::unique_ptr<LocalRuntime> runtime);
   void Ask();
   void AskAgainAndAgain();
   void EndThread();
 
-  const std::unique_ptr<Runtime> runtime_;
+  RuntimeLoops loops_;
+  const WatchedLoop loop_;  // of the thread
+  const std::function<void()> tell_;
+  const std::unique_ptr<LocalRuntime> runtime_;
   mutable Mutex mutex_;
   CondVar changed_;
   bool ends_ ABSL_GUARDED_BY(mutex_) = false;

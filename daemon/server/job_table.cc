@@ -45,9 +45,10 @@ bool HasGone(const OwnDescriptor& process) {
 
 // The first memory, and the directories of disks, are what jobs have.
 JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
-                  ThreadPool pool) {
+                  JobLinks* links, ThreadPool pool) {
   JobTiers tiers;
   tiers.ledger = ledger;
+  tiers.links = links;
   tiers.pool = std::move(pool);
   bool has_memory = false;
   for (const TierSpec& each : config.TierSpecs()) {
@@ -61,23 +62,37 @@ JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
   return tiers;
 }
 
+// Of the daemon's own address space.
+int64_t AddressBytesOf(const JobTiers& tiers, const JobName& name,
+                       const Hello& hello) {
+  const JobAddresses more = AddressesOf(tiers, name, hello);
+  return MemoryBytesOf(hello) + more.growth_bytes + more.spill_bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobTable>> JobTable::Create(
-    const DaemonConfig& config, UserTable* users) {
+    const DaemonConfig& config, UserTable* users,
+    std::shared_ptr<LoopTable> loops) {
   TERRACE_ASSIGN_OR_RETURN(WakeEvent event, WakeEvent::Make());
   TERRACE_ASSIGN_OR_RETURN(ThreadPool pool, ThreadPool::Create(0));
   auto ledger = std::make_unique<TierLedger>(config, users->names());
-  JobTiers tiers = TiersFor(config, ledger.get(), std::move(pool));
-  return std::unique_ptr<JobTable>(new JobTable(
-      std::move(tiers), std::move(ledger), config, users, std::move(event)));
+  auto links = std::make_unique<JobLinks>(config, users->names());
+  JobTiers tiers = TiersFor(config, ledger.get(), links.get(), std::move(pool));
+  return std::unique_ptr<JobTable>(
+      new JobTable(std::move(tiers), std::move(ledger), std::move(links),
+                   config, users, std::move(loops), std::move(event)));
 }
 
 JobTable::JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
-                   DaemonConfig config, UserTable* users, WakeEvent event)
+                   std::unique_ptr<JobLinks> links, DaemonConfig config,
+                   UserTable* users, std::shared_ptr<LoopTable> loops,
+                   WakeEvent event)
     : tiers_(std::move(tiers)),
       ledger_(std::move(ledger)),
+      links_(std::move(links)),
       users_(*users),
+      loops_(std::move(loops)),
       config_(std::move(config)),
       shared_(std::make_shared<Shared>(std::move(event))) {}
 
@@ -88,6 +103,9 @@ JobTable::~JobTable() {
 
 absl::Status JobTable::Admit(const Peer& peer, const Hello& hello) {
   if (ends_) return absl::UnavailableError("the daemon ends");
+  if (drains_) {
+    return absl::UnavailableError("the daemon drains: it takes no new jobs");
+  }
   if (hello.version != kVersion) {
     return absl::InvalidArgumentError(
         absl::StrCat("the process has version ",
@@ -109,7 +127,7 @@ absl::Status JobTable::Admit(const Peer& peer, const Hello& hello) {
   Sweep();
   const JobName name{peer.uid, hello.job};
   TERRACE_RETURN_IF_ERROR(CheckArenas(name));
-  TERRACE_RETURN_IF_ERROR(CheckAddresses(AddressBytesOf(name, hello)));
+  TERRACE_RETURN_IF_ERROR(CheckAddresses(AddressBytesOf(tiers_, name, hello)));
   return ledger_->Take(name, TierName(tiers_.memory), MemoryBytesOf(hello));
 }
 
@@ -139,12 +157,6 @@ absl::Status JobTable::CheckArenas(const JobName& name) const {
   return check(JobText(name), config_.OfJob(user, name.job), of_job);
 }
 
-int64_t JobTable::AddressBytesOf(const JobName& name,
-                                 const Hello& hello) const {
-  const JobAddresses more = AddressesOf(tiers_, name, hello);
-  return MemoryBytesOf(hello) + more.growth_bytes + more.spill_bytes;
-}
-
 absl::Status JobTable::CheckAddresses(int64_t bytes) const {
   int64_t used = 0;
   for (const auto& [number, entry] : sessions_) {
@@ -163,12 +175,18 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
   const int64_t bytes = MemoryBytesOf(hello);
   const int64_t number = next_++;
   const Quota quota = config_.OfJob(UserIn(users_.names(), name.uid), name.job);
+  const auto box = std::make_shared<AnswerBoxes>(
+      [shared = shared_] { shared->ended.Set(); });
   JobSession::Parts parts{
       .socket = std::move(socket),
       .peer = peer,
       .sequence = sequence,
-      .make_runtime = [&tiers = tiers_, name,
-                       hello] { return MakeJobRuntime(tiers, name, hello); },
+      .make_runtime =
+          [&tiers = tiers_, name, hello](RuntimeLoops& loops) {
+            return MakeJobRuntime(tiers, name, hello, loops);
+          },
+      .loops = loops_,
+      .boxes = box,
       .most_in_flight =
           quota.requests.has_value() ? quota.requests->count : kRequests,
       .on_end =
@@ -184,10 +202,12 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
     ledger_->Give(name, TierName(tiers_.memory), bytes);
     return session.status();
   }
-  sessions_[number] = {peer,
-                       {name, bytes, AddressBytesOf(name, hello)},
-                       *std::move(process),
-                       *std::move(session)};
+  sessions_[number] = {
+      .peer = peer,
+      .use = {name, bytes, AddressBytesOf(tiers_, name, hello)},
+      .process = *std::move(process),
+      .session = *std::move(session),
+      .box = box};
   return absl::OkStatus();
 }
 
@@ -205,6 +225,8 @@ std::vector<JobTable::Ended> JobTable::Reap() {
     Entry entry = std::move(found->second);
     sessions_.erase(found);
     entry.use.memory_bytes += end.charged_bytes;
+    counts_.OnEnded(entry.use.name, end.last);
+    if (!HasProcesses(entry.use.name)) counts_.Forget(entry.use.name);
     const bool is_held =
         end.process_has_memory && end.memory.ok() && entry.process.ok();
     if (end.transfers_have_memory) {
@@ -245,23 +267,7 @@ void JobTable::EndAll() {
 void JobTable::SetLimits(const DaemonConfig& config) {
   config_ = config;
   ledger_->SetLimits(config, users_.names());
-}
-
-std::vector<DaemonStatus::Job> JobTable::All() const {
-  std::map<JobName, int32_t> processes;
-  for (const auto& [number, entry] : sessions_) ++processes[entry.use.name];
-  for (const Holder& each : holders_) processes.try_emplace(each.use.name, 0);
-  std::vector<DaemonStatus::Job> all;
-  for (const auto& [name, count] : processes) {
-    DaemonStatus::Job& job = all.emplace_back();
-    job.uid = name.uid;
-    job.name = name.job;
-    job.processes = count;
-    for (const auto& [tier, bytes] : ledger_->UseOf(name)) {
-      job.tiers.push_back({tier, bytes});
-    }
-  }
-  return all;
+  links_->SetWeights(config, users_.names());
 }
 
 }  // namespace terrace

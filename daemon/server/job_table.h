@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,8 +22,13 @@
 #include "daemon/config/daemon_config.h"
 #include "daemon/jobs/job_runtime.h"
 #include "daemon/jobs/job_session.h"
+#include "daemon/jobs/runtime_probe.h"
 #include "daemon/jobs/tier_ledger.h"
+#include "daemon/links/job_links.h"
+#include "daemon/metrics/metrics_report.h"
+#include "daemon/server/job_counts.h"
 #include "daemon/server/user_table.h"
+#include "daemon/watch/loop_table.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/packet_socket.h"
 #include "daemon/wire/wake_event.h"
@@ -41,7 +47,8 @@ class JobTable {
   // ResourceExhausted: there is no descriptor or thread.
   // `users` outlives the table, which ends connections there.
   static absl::StatusOr<std::unique_ptr<JobTable>> Create(
-      const DaemonConfig& config, UserTable* users);
+      const DaemonConfig& config, UserTable* users,
+      std::shared_ptr<LoopTable> loops);
   // Waits until all have ended.
   ~JobTable();
 
@@ -58,6 +65,32 @@ class JobTable {
   std::vector<Ended> Reap();
   // Frees the memory of processes that held on to it and have gone since.
   void Sweep();
+  // Asks the loops of all sessions whether they turn.
+  void AskLoops(absl::Time now);
+  // Asks all runtimes for their Stats, which come by and by: descriptor() is
+  // readable where some have, and TakeStats takes them.
+  void AskStats();
+  void TakeStats();
+  // Runtimes that were asked and have not answered.
+  int64_t unanswered() const;
+  // What jobs have and have moved, as far as their runtimes have answered; and
+  // what all have moved that there ever were.
+  std::vector<MetricsReport::Job> Metrics() const;
+  JobTotals Totals() const;
+  // The first session from that number on, of that user's or of anyone's.
+  std::optional<int64_t> NextSession(int64_t number,
+                                     std::optional<uid_t> owner) const;
+  struct Whose {
+    JobName name;
+    int64_t process = 0;  // 0: the session has ended
+  };
+  Whose WhoseIs(int64_t session) const;
+  // Asks the session's runtime for tensors behind that one; the page comes as
+  // Stats do. Null: it has not come.
+  void AskPage(int64_t session, TensorId after);
+  std::unique_ptr<TensorPage> TakePage(int64_t session);
+  // Nobody else is admitted; who is there goes on.
+  void Drain() { drains_ = true; }
   // All are to end soon, and nobody else is admitted.
   void EndAll();
 
@@ -66,6 +99,8 @@ class JobTable {
   const TierLedger& ledger() const { return *ledger_; }
   // By user and name; with what they have of tiers.
   std::vector<DaemonStatus::Job> All() const;
+  // Whose process it is that has a session; nothing: nobody's.
+  std::optional<JobName> OwnerOf(int64_t process) const;
   size_t size() const { return sessions_.size(); }
   // With processes that hold on to memory of what has ended.
   size_t connections() const { return sessions_.size() + holders_.size(); }
@@ -91,6 +126,9 @@ class JobTable {
     Use use;
     OwnDescriptor process;  // a pidfd; none: it has gone
     std::unique_ptr<JobSession> session;
+    std::shared_ptr<AnswerBoxes> box;
+    Stats newest;
+    bool is_asked = false;  // and has not answered
   };
   // A process that has memory though its session has ended.
   struct Holder {
@@ -100,23 +138,28 @@ class JobTable {
   };
 
   JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
-           DaemonConfig config, UserTable* users, WakeEvent event);
+           std::unique_ptr<JobLinks> links, DaemonConfig config,
+           UserTable* users, std::shared_ptr<LoopTable> loops, WakeEvent event);
 
   // Its connection counts no more, either.
   void Give(const Use& use);
   absl::Status CheckArenas(const JobName& name) const;
-  int64_t AddressBytesOf(const JobName& name, const Hello& hello) const;
   // What is mapped for all must fit the daemon's address space.
   absl::Status CheckAddresses(int64_t bytes) const;
+  bool HasProcesses(const JobName& name) const;
 
   const JobTiers tiers_;
   const std::unique_ptr<TierLedger> ledger_;
+  const std::unique_ptr<JobLinks> links_;
   UserTable& users_;
+  const std::shared_ptr<LoopTable> loops_;
   DaemonConfig config_;
   const std::shared_ptr<Shared> shared_;
   int64_t next_ = 0;
   std::map<int64_t, Entry> sessions_;
   std::vector<Holder> holders_;
+  JobCounts counts_;
+  bool drains_ = false;
   bool ends_ = false;
 };
 

@@ -7,7 +7,9 @@
 
 namespace terrace {
 
-void Refusals::Note(const std::string& line, absl::Time now) {
+void Refusals::Note(const std::string& line, absl::StatusCode code,
+                    absl::Time now) {
+  ++counts_[code];
   if (now - refilled_ >= kMostLines * kRefill) {
     lines_ = kMostLines;
     refilled_ = now;

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/server/log.h"
 
@@ -22,13 +24,17 @@ class Refusals {
   // `log` outlives it.
   explicit Refusals(Log* log) : log_(*log) {}
 
-  void Note(const std::string& line, absl::Time now);
+  void Note(const std::string& line, absl::StatusCode code, absl::Time now);
+
+  // All that there were, with a line or without.
+  const std::map<absl::StatusCode, int64_t>& counts() const { return counts_; }
 
  private:
   Log& log_;
   int lines_ = kMostLines;  // that may be written now
   absl::Time refilled_ = absl::InfinitePast();
   int64_t untold_ = 0;
+  std::map<absl::StatusCode, int64_t> counts_;
 };
 
 }  // namespace terrace

@@ -43,6 +43,10 @@ class Session {
   // Sends what was not read before.
   absl::Status Flush();
 
+  // An answer is due that comes by and by; nothing is read meanwhile.
+  bool is_waiting() const { return is_waiting_; }
+  void SetWaiting(bool is_waiting) { is_waiting_ = is_waiting; }
+
   bool has_unread() const { return unread_.has_value(); }
   const Peer& peer() const { return peer_; }
   int descriptor() const { return socket_.descriptor(); }
@@ -56,6 +60,7 @@ class Session {
   PacketSocket socket_;
   const Peer peer_;
   std::optional<std::vector<std::byte>> unread_;
+  bool is_waiting_ = false;
 };
 
 }  // namespace terrace

@@ -6,6 +6,7 @@
 #include "daemon/wire/flat_tables.h"
 #include "daemon/wire/news_tables.h"
 #include "daemon/wire/request_tables.h"
+#include "daemon/wire/status_tables.h"
 
 namespace terrace {
 namespace {
@@ -22,38 +23,8 @@ WrittenBody Write(FlatBuilder& builder, const StatusRequest& /*request*/) {
           flat::CreateStatusRequest(builder).Union()};
 }
 
-flatbuffers::Offset<flat::JobUse> Write(FlatBuilder& builder,
-                                        const DaemonStatus::Job& job) {
-  std::vector<flatbuffers::Offset<flat::TierBytes>> tiers;
-  for (const DaemonStatus::TierBytes& each : job.tiers) {
-    tiers.push_back(flat::CreateTierBytesDirect(builder, each.name.c_str(),
-                                                each.used_bytes));
-  }
-  return flat::CreateJobUseDirect(builder, job.uid, job.name.c_str(),
-                                  job.processes, &tiers);
-}
-
 WrittenBody Write(FlatBuilder& builder, const DaemonStatus& status) {
-  std::vector<flatbuffers::Offset<flat::TierUse>> tiers;
-  for (const DaemonStatus::Tier& each : status.tiers) {
-    tiers.push_back(flat::CreateTierUseDirect(
-        builder, each.name.c_str(), each.budget_bytes, each.used_bytes,
-        each.fault.empty() ? nullptr : each.fault.c_str()));
-  }
-  std::vector<flatbuffers::Offset<flat::UserUse>> users;
-  for (const DaemonStatus::User& each : status.users) {
-    users.push_back(flat::CreateUserUse(builder, each.uid, each.connections,
-                                        each.connection_limit));
-  }
-  std::vector<flatbuffers::Offset<flat::JobUse>> jobs;
-  for (const DaemonStatus::Job& each : status.jobs) {
-    jobs.push_back(Write(builder, each));
-  }
-  return {flat::Body::Status,
-          flat::CreateStatusDirect(builder, status.version.c_str(), status.pid,
-                                   status.phase.c_str(), status.silent_for_ms,
-                                   &tiers, &users, &jobs)
-              .Union()};
+  return {flat::Body::Status, WriteStatus(builder, status).Union()};
 }
 
 WrittenBody Write(FlatBuilder& builder, const Refusal& refusal) {
@@ -98,68 +69,19 @@ WrittenBody Write(FlatBuilder& builder, const Fragment& fragment) {
           flat::CreateFragment(builder, bytes, fragment.left_bytes).Union()};
 }
 
-absl::StatusOr<DaemonStatus::Tier> Read(const flat::TierUse& table,
-                                        FlatReader& reader) {
-  DaemonStatus::Tier tier;
-  TERRACE_ASSIGN_OR_RETURN(tier.name, reader.Text(table.name(), "tier's name"));
-  tier.budget_bytes = table.budget_bytes();
-  tier.used_bytes = table.used_bytes();
-  if (tier.budget_bytes < 0 || tier.used_bytes < 0) {
-    return WrongMessage("has a tier of less than no bytes");
-  }
-  TERRACE_ASSIGN_OR_RETURN(tier.fault, reader.TextOrNone(table.fault()));
-  return tier;
+WrittenBody Write(FlatBuilder& builder, const TensorsRequest& request) {
+  return {flat::Body::TensorsRequest,
+          flat::CreateTensorsRequest(builder, request.session, request.after)
+              .Union()};
 }
 
-absl::StatusOr<DaemonStatus::User> Read(const flat::UserUse& table,
-                                        FlatReader& /*reader*/) {
-  if (table.connections() < 0 || table.connection_limit() < 0) {
-    return WrongMessage("has a user of less than no connections");
-  }
-  return DaemonStatus::User{table.uid(), table.connections(),
-                            table.connection_limit()};
+WrittenBody Write(FlatBuilder& builder, const TensorsPage& page) {
+  return {flat::Body::TensorsPage, WriteTensors(builder, page).Union()};
 }
 
-absl::StatusOr<DaemonStatus::TierBytes> Read(const flat::TierBytes& table,
-                                             FlatReader& reader) {
-  DaemonStatus::TierBytes tier;
-  TERRACE_ASSIGN_OR_RETURN(tier.name, reader.Text(table.name(), "tier's name"));
-  tier.used_bytes = table.used_bytes();
-  if (tier.used_bytes >= 0) return tier;
-  return WrongMessage("has a tier of less than no bytes");
-}
-
-absl::StatusOr<DaemonStatus::Job> Read(const flat::JobUse& table,
-                                       FlatReader& reader) {
-  DaemonStatus::Job job;
-  job.uid = table.uid();
-  job.processes = table.processes();
-  if (job.processes < 0) return WrongMessage("has less than no processes");
-  TERRACE_ASSIGN_OR_RETURN(job.name, reader.Text(table.job(), "job's name"));
-  TERRACE_RETURN_IF_ERROR(reader.Tables(
-      table.tiers(), "job's tiers",
-      [&reader](const flat::TierBytes& each) { return Read(each, reader); },
-      &job.tiers));
-  return job;
-}
-
-absl::StatusOr<DaemonStatus> Read(const flat::Status& table,
-                                  FlatReader& reader) {
-  DaemonStatus status;
-  TERRACE_ASSIGN_OR_RETURN(status.version,
-                           reader.Text(table.version(), "version"));
-  TERRACE_ASSIGN_OR_RETURN(status.phase, reader.Text(table.phase(), "phase"));
-  status.pid = table.pid();
-  status.silent_for_ms = table.silent_for_ms();
-  if (status.silent_for_ms < 0) return WrongMessage("ends before it begins");
-  const auto read = [&reader](const auto& each) { return Read(each, reader); };
-  TERRACE_RETURN_IF_ERROR(
-      reader.Tables(table.tiers(), "tiers", read, &status.tiers));
-  TERRACE_RETURN_IF_ERROR(
-      reader.Tables(table.users(), "users", read, &status.users));
-  TERRACE_RETURN_IF_ERROR(
-      reader.Tables(table.jobs(), "jobs", read, &status.jobs));
-  return status;
+WrittenBody Write(FlatBuilder& builder, const DrainRequest& request) {
+  return {flat::Body::DrainRequest,
+          flat::CreateDrainRequest(builder, request.seconds).Union()};
 }
 
 absl::StatusOr<Refusal> Read(const flat::Refusal& table, FlatReader& reader) {
@@ -211,7 +133,8 @@ absl::StatusOr<Fragment> Read(const flat::Fragment& table, FlatReader& reader) {
 
 bool IsAnswer(flat::Body kind) {
   return kind == flat::Body::Status || kind == flat::Body::Refusal ||
-         kind == flat::Body::Welcome || kind == flat::Body::JobNews;
+         kind == flat::Body::Welcome || kind == flat::Body::JobNews ||
+         kind == flat::Body::TensorsPage;
 }
 
 absl::StatusOr<EnvelopeBody> ReadBody(const flat::Envelope& envelope,
@@ -222,7 +145,7 @@ absl::StatusOr<EnvelopeBody> ReadBody(const flat::Envelope& envelope,
     case flat::Body::StatusRequest:
       return StatusRequest();
     case flat::Body::Status:
-      return Read(*envelope.body_as_Status(), reader);
+      return ReadStatus(*envelope.body_as_Status(), reader);
     case flat::Body::Refusal:
       return Read(*envelope.body_as_Refusal(), reader);
     case flat::Body::Hello:
@@ -235,6 +158,14 @@ absl::StatusOr<EnvelopeBody> ReadBody(const flat::Envelope& envelope,
       return ReadNews(*envelope.body_as_JobNews(), reader);
     case flat::Body::Fragment:
       return Read(*envelope.body_as_Fragment(), reader);
+    case flat::Body::TensorsRequest: {
+      const flat::TensorsRequest& asked = *envelope.body_as_TensorsRequest();
+      return TensorsRequest{asked.session(), asked.after()};
+    }
+    case flat::Body::TensorsPage:
+      return ReadTensors(*envelope.body_as_TensorsPage(), reader);
+    case flat::Body::DrainRequest:
+      return DrainRequest{envelope.body_as_DrainRequest()->seconds()};
     case flat::Body::NONE:
       break;
   }

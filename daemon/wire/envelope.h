@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "daemon/wire/daemon_status.h"
 #include "daemon/wire/job_messages.h"
 
 namespace terrace {
@@ -31,51 +32,14 @@ inline constexpr uint16_t kWireProtocol = 1;
 inline constexpr size_t kMostPacketBytes = 64 << 10;
 inline constexpr size_t kMostMessageBytes = 64 << 20;
 
-// Answered by DaemonStatus.
-struct StatusRequest {};
-
-struct DaemonStatus {
-  struct Tier {
-    std::string name;  // as TierName has it
-    int64_t budget_bytes = 0;
-    int64_t used_bytes = 0;
-    std::string fault;  // why it takes no writes; "": it does
-  };
-  struct User {
-    uint32_t uid = 0;
-    int32_t connections = 0;
-    int32_t connection_limit = 0;
-  };
-
-  struct TierBytes {
-    std::string name;
-    int64_t used_bytes = 0;
-  };
-  // Those of a user's processes that are connected as one job.
-  struct Job {
-    uint32_t uid = 0;
-    std::string name;  // "": of those that have none
-    int32_t processes = 0;
-    std::vector<TierBytes> tiers;  // that it has of
-  };
-
-  std::string version;
-  int64_t pid = 0;
-  std::string phase;          // "serving", "draining"
-  int64_t silent_for_ms = 0;  // since the mover of its runtime last answered
-  std::vector<Tier> tiers;
-  // All that are connected, for operators; else the asker, and its jobs.
-  std::vector<User> users;
-  std::vector<Job> jobs;
-};
-
 // The answer to a request that is not served; never OK.
 struct Refusal {
   absl::Status why;
 };
 
 using EnvelopeBody = std::variant<StatusRequest, DaemonStatus, Refusal, Hello,
-                                  Welcome, JobRequests, JobNews, Fragment>;
+                                  Welcome, JobRequests, JobNews, Fragment,
+                                  TensorsRequest, TensorsPage, DrainRequest>;
 
 // Who reads: a daemon is sent no answers, and does not look into one.
 enum class WireReader : uint8_t { kClient, kDaemon };

@@ -41,6 +41,11 @@ WrittenAnswer WriteBody(FlatBuilder& builder, const Stats& stats) {
   return {flat::AnswerBody::Stats, WriteStats(builder, stats).Union()};
 }
 
+// The daemon's own, which no process asks for.
+WrittenAnswer WriteBody(FlatBuilder& builder, const TensorPage& /*page*/) {
+  return WriteBody(builder, absl::InternalError("a page of tensors"));
+}
+
 WrittenNews Write(FlatBuilder& builder, const AnswerNews& news) {
   const WrittenAnswer body = std::visit(
       [&builder](const auto& each) { return WriteBody(builder, each); },

@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "base/system/file_lock.h"
 #include "daemon/wire/socket_address.h"
 #include "tiers/system_error.h"
 
@@ -21,47 +20,6 @@ namespace terrace {
 namespace {
 
 constexpr int kQueue = 128;  // who waits to be connected
-constexpr mode_t kOwnersMode = 0600;
-constexpr mode_t kGroupsMode = 0660;
-
-absl::StatusOr<OwnDescriptor> TakeLock(const std::string& path) {
-  const std::string name = path + ".lock";
-  OwnDescriptor lock = OwnDescriptor::Open(
-      name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kOwnersMode);
-  if (!lock.ok()) return ErrnoError(name, "cannot be made", errno);
-  if (TryLock(lock.get())) return lock;
-  if (errno != EWOULDBLOCK) return ErrnoError(name, "cannot be locked", errno);
-  return absl::FailedPreconditionError(
-      absl::StrCat(path, ": another daemon listens there"));
-}
-
-// Whether somebody listens there: who does may be any program, and of another
-// kind of socket.
-bool IsListenedTo(const SocketAddress& address) {
-  const OwnDescriptor probe = MakePacketSocket(/*blocks=*/false);
-  return connect(probe.get(), address.get(), address.size()) == 0 ||
-         (errno != ECONNREFUSED && errno != ENOENT);
-}
-
-// What a daemon that is gone has left. Whoever has the lock may do so.
-absl::Status RemoveStale(const std::string& path,
-                         const SocketAddress& address) {
-  struct stat found = {};
-  if (lstat(path.c_str(), &found) != 0) {
-    if (errno == ENOENT) return absl::OkStatus();
-    return ErrnoError(path, "cannot be looked at", errno);
-  }
-  if (!S_ISSOCK(found.st_mode)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": it is there, and no socket"));
-  }
-  if (IsListenedTo(address)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": another process listens there"));
-  }
-  if (unlink(path.c_str()) == 0) return absl::OkStatus();
-  return ErrnoError(path, "cannot be removed", errno);
-}
 
 // Those that are accepted inherit it. Set later, it would be missing from what
 // is sent meanwhile.
@@ -70,31 +28,12 @@ bool AskForSenders(int fd) {
   return setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) == 0;
 }
 
-// What bind(2) makes has this mode, whatever the process's mask is.
-bool BindAs(int fd, const SocketAddress& address, mode_t mode) {
-  const mode_t mask = umask(0);
-  const bool is_bound =
-      fchmod(fd, mode) == 0 && bind(fd, address.get(), address.size()) == 0;
-  const int error = errno;
-  umask(mask);
-  errno = error;
-  return is_bound;
-}
-
-// The group is given before anyone can connect, which listen(2) begins.
 absl::Status Bind(int fd, const SocketAddress& address,
                   const ListenOptions& options) {
   const std::string& path = options.path;
-  const mode_t mode = options.group.has_value() ? kGroupsMode : kOwnersMode;
-  if (!BindAs(fd, address, mode)) {
-    return ErrnoError(path, "cannot be made", errno);
-  }
-  const auto same = static_cast<uid_t>(-1);
+  TERRACE_RETURN_IF_ERROR(BindToPath(fd, path, address, options.group));
   absl::Status status;
-  if (options.group.has_value() &&
-      lchown(path.c_str(), same, *options.group) != 0) {
-    status = ErrnoError(path, "cannot be given to its group", errno);
-  } else if (!AskForSenders(fd) || listen(fd, kQueue) != 0) {
+  if (!AskForSenders(fd) || listen(fd, kQueue) != 0) {
     status = ErrnoError(path, "cannot listen", errno);
   }
   RefuseDescriptors(fd);
@@ -141,8 +80,8 @@ absl::StatusOr<PacketListener> PacketListener::Make(
     const ListenOptions& options) {
   TERRACE_ASSIGN_OR_RETURN(const SocketAddress address,
                            SocketAddress::Of(options.path));
-  TERRACE_ASSIGN_OR_RETURN(OwnDescriptor lock, TakeLock(options.path));
-  TERRACE_RETURN_IF_ERROR(RemoveStale(options.path, address));
+  TERRACE_ASSIGN_OR_RETURN(OwnDescriptor lock,
+                           TakeSocketPath(options.path, address));
   OwnDescriptor descriptor = MakePacketSocket(/*blocks=*/false);
   if (!descriptor.ok()) {
     return ErrnoError(options.path, "cannot make a socket", errno);

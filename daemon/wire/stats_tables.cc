@@ -33,7 +33,8 @@ flatbuffers::Offset<flat::Tier> Write(FlatBuilder& builder,
       builder, name, static_cast<uint8_t>(tier.kind), tier.budget_bytes,
       tier.capacity_bytes, tier.used_bytes, tier.peak_bytes, tier.hits,
       tier.evictions, static_cast<uint8_t>(tier.state), tier.degraded, error,
-      tier.tensors, tier.tensors_moved_in, traffic, disk);
+      tier.tensors, tier.tensors_moved_in, traffic, disk, tier.pinned_bytes,
+      tier.dirty_bytes, tier.clean_bytes);
 }
 
 flatbuffers::Offset<flat::Link> Write(FlatBuilder& builder,
@@ -128,6 +129,9 @@ absl::StatusOr<TierStats> Read(const flat::Tier& table, FlatReader& reader) {
                                       "tier's error", &tier.write_error));
   tier.tensors = table.tensors();
   tier.tensors_moved_in = table.tensors_moved_in();
+  tier.pinned_bytes = table.pinned_bytes();
+  tier.dirty_bytes = table.dirty_bytes();
+  tier.clean_bytes = table.clean_bytes();
   if (table.traffic() == nullptr) return WrongMessage("has no traffic");
   tier.traffic = Read(*table.traffic());
   if (table.disk() == nullptr) return WrongMessage("has no disk");

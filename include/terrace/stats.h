@@ -71,6 +71,12 @@ struct TierStats {
   absl::Status write_error;  // of the last write that failed; with its errno
   int64_t tensors = 0;       // that live there
   int64_t tensors_moved_in = 0;  // from other tiers, at a write-back
+  // Of used_bytes, by what tensors have there, headers included: pinned or
+  // held; else newer than what is below, or, below, older than what is in
+  // memory; else the rest, also while it is on its way.
+  int64_t pinned_bytes = 0;
+  int64_t dirty_bytes = 0;
+  int64_t clean_bytes = 0;
   TierTraffic traffic;
   DiskStats disk;  // of kDisk
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -21,9 +22,34 @@ struct OpenedQueue {
   TierId tier;  // where its pins are
 };
 
+// How a tensor is, the most of what holds of it.
+enum class TensorState : uint8_t {
+  kUnwritten,
+  kClean,   // its newest contents are below, or memory alone has them for good
+  kDirty,   // they are not below yet
+  kMoving,  // on their way
+  kPinned,
+  kLost,
+};
+
+struct ListedTensor {
+  TensorId id;
+  std::string name;  // its first bytes, of a long one
+  int64_t size_bytes = 0;
+  std::string tier;  // the fastest that has its newest contents; "": none
+  TensorState state = TensorState::kUnwritten;
+};
+
+// A part of a runtime's tensors, in the order of their ids.
+struct TensorPage {
+  TensorId after;  // as asked
+  std::vector<ListedTensor> tensors;
+  bool is_last = true;
+};
+
 // The answer to one request. An error is the Status, whatever was asked for.
-using Answer =
-    std::variant<absl::Status, std::vector<TensorId>, OpenedQueue, Stats>;
+using Answer = std::variant<absl::Status, std::vector<TensorId>, OpenedQueue,
+                            Stats, TensorPage>;
 
 // A pin, as the mover gives it: where the tensor's payload is on the tier of
 // the queue that asked for it. It ends by an EndPinRequest of that token.

@@ -126,7 +126,13 @@ struct CloseRequest {
   bool force = false;  // held pins and queues do not refuse it
 };
 
+// The tensors behind that one, by their ids. Answer: TensorPage.
+struct ListRequest {
+  RequestId id;
+  TensorId after;
+};
+
 // What only the process that made the runtime asks.
-using OwnerRequest = std::variant<GrowRequest, CloseRequest>;
+using OwnerRequest = std::variant<GrowRequest, CloseRequest, ListRequest>;
 
 }  // namespace terrace

@@ -127,6 +127,8 @@ OtherTiers::OtherTiers(CoreParts& core, const TierResidencyParts& parts,
 
 Core::Core(CoreParts parts)
     : clock(*parts.clock),
+      heartbeat(parts.heartbeat != nullptr ? std::move(parts.heartbeat)
+                                           : std::make_shared<Heartbeat>()),
       inbox(std::make_shared<Inbox>([io = parts.io.get()] { io->Wake(); })),
       ports(inbox),
       dram(parts.arena, parts.memory),
@@ -160,7 +162,8 @@ Core::Core(CoreParts parts)
                   .transfers = &transfers,
                   .placement = &placement,
                   .resting = &resting}),
-      registrar({.ports = &ports,
+      registrar({.heartbeat = heartbeat.get(),
+                 .ports = &ports,
                  .table = &table,
                  .resting = &resting,
                  .placement = &placement,

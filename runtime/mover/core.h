@@ -16,6 +16,7 @@
 #include "aio/io_paths.h"
 #include "base/clock.h"
 #include "base/executor.h"
+#include "base/threads/heartbeat.h"
 #include "policies/eviction.h"
 #include "policies/path_placement.h"
 #include "prefetch/trace_planner.h"
@@ -106,7 +107,8 @@ struct CoreParts {
   std::unique_ptr<EvictionPolicy> eviction;
   bool prefetch = true;
   absl::Duration io_timeout = absl::Seconds(60);
-  Transcript* transcript = nullptr;  // null: none is written
+  Transcript* transcript = nullptr;      // null: none is written
+  std::shared_ptr<Heartbeat> heartbeat;  // the mover's; null: nobody looks
 };
 
 // Tiers that not every runtime has: other memories, and devices. Without
@@ -127,6 +129,7 @@ struct Core {
   Report report() const;
 
   Clock& clock;
+  const std::shared_ptr<Heartbeat> heartbeat;
   const std::shared_ptr<Inbox> inbox;
   Ports ports;
   // Reservations outlive nothing that they are made from: tiers first, then

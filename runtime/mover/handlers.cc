@@ -74,16 +74,20 @@ void Mover::Hear(Request& request) {
 }
 
 void Mover::Hear(OwnerRequest& request) {
-  std::visit(ForEach{
-                 [&](GrowRequest& asked) {
-                   const bool closing = core_.closing.begun();
-                   if (!closing) core_.dram.Extend(asked.bytes);
-                   core_.ports.Deliver(asked.id, closing ? Closing::Closed()
-                                                         : absl::OkStatus());
-                 },
-                 [&](CloseRequest& asked) { Close(asked); },
-             },
-             request);
+  std::visit(
+      ForEach{
+          [&](GrowRequest& asked) {
+            const bool closing = core_.closing.begun();
+            if (!closing) core_.dram.Extend(asked.bytes);
+            core_.ports.Deliver(asked.id,
+                                closing ? Closing::Closed() : absl::OkStatus());
+          },
+          [&](CloseRequest& asked) { Close(asked); },
+          [&](ListRequest& asked) {
+            core_.ports.Deliver(asked.id, core_.report().MakePage(asked.after));
+          },
+      },
+      request);
 }
 
 void Mover::Hear(Event& event) {

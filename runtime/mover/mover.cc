@@ -12,6 +12,7 @@ namespace terrace {
 Mover::~Mover() { core_.inbox->Shut(); }
 
 absl::Time Mover::RunOnce() {
+  core_.heartbeat->Beat();
   if (closed()) return absl::InfiniteFuture();
   PollLinks();
   core_.placement.Measure();
@@ -52,6 +53,7 @@ void Mover::PollLinks() {
 void Mover::HearMessages() {
   turn_.processed = core_.inbox->Drain(&turn_.messages);
   for (Message& message : turn_.messages) {
+    core_.heartbeat->Beat();
     std::visit([this](auto& each) { Hear(each); }, message);
   }
   turn_.messages.clear();

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
@@ -12,6 +13,9 @@ namespace {
 
 // How many pins a message names.
 constexpr size_t kNamedPins = 8;
+// Of a page: 64 KiB are a message.
+constexpr size_t kPageTensors = 128;
+constexpr size_t kNameBytes = 255;
 
 }  // namespace
 
@@ -62,15 +66,25 @@ void Report::AddBytes(Stats* stats) const {
 }
 
 void Report::AddTiers(Stats* stats) const {
+  const std::vector<Fill> fills = Fills();
+  const auto add_fill = [&fills](TierId tier, TierStats* added) {
+    for (const Fill& each : fills) {
+      if (each.tier != tier) continue;
+      if (!IsWorkingTier(tier)) added->tensors = each.tensors;
+      added->pinned_bytes = each.pinned_bytes;
+      added->dirty_bytes = each.dirty_bytes;
+      added->clean_bytes = each.clean_bytes;
+    }
+  };
   for (const TierResidency* const each : parts_.working->all()) {
     AddWorking(*each, stats);
+    add_fill(each->id(), &stats->tiers.back());
     const TierStats added = stats->tiers.back();
     if (each->id() != kDramTier) AddLinks(added, each->id(), stats);
   }
-  const std::vector<int64_t> tensors = CountTensors();
   for (const TierId tier : parts_.resting->ids()) {
     TierStats added = parts_.placement->StatsOf(tier);
-    added.tensors = tensors[static_cast<size_t>(parts_.resting->IndexOf(tier))];
+    add_fill(tier, &added);
     stats->host.quarantined_bytes +=
         parts_.links->stats(tier).quarantined_bytes;
     AddLinks(added, tier, stats);
@@ -102,14 +116,69 @@ void Report::AddLinks(const TierStats& far, TierId tier, Stats* stats) const {
   }
 }
 
-std::vector<int64_t> Report::CountTensors() const {
-  std::vector<int64_t> tensors(static_cast<size_t>(parts_.resting->count()));
+std::vector<Report::Fill> Report::Fills() const {
+  std::vector<Fill> fills;  // few
   parts_.table->ForEach([&](const Tensor& tensor) {
-    if (tensor.resting() == nullptr) return;
-    ++tensors[static_cast<size_t>(
-        parts_.resting->IndexOf(tensor.resting()->place.tier()))];
+    for (const Copy& copy : tensor.all()) {
+      const TierId tier = copy.place.tier();
+      auto fill = absl::c_find_if(
+          fills, [tier](const Fill& each) { return each.tier == tier; });
+      if (fill == fills.end()) {
+        fill = fills.insert(fill, Fill{.tier = tier});
+      }
+      ++fill->tensors;
+      const int64_t bytes = copy.place.extent().size_bytes;
+      const bool is_newer =
+          IsWorkingTier(tier)
+              ? copy.delivered() && IsNewerThanBelow(tensor, tier)
+              : IsNewerThanBelow(tensor);
+      if (copy.pins > 0) {
+        fill->pinned_bytes += bytes;
+      } else {
+        (is_newer ? fill->dirty_bytes : fill->clean_bytes) += bytes;
+      }
+    }
   });
-  return tensors;
+  return fills;
+}
+
+TensorPage Report::MakePage(TensorId after) const {
+  TensorPage page{.after = after};
+  parts_.table->ForEachAfter(after, [&](const Tensor& tensor) {
+    page.is_last = page.tensors.size() < kPageTensors;
+    if (page.is_last) page.tensors.push_back(List(tensor));
+    return page.is_last;
+  });
+  return page;
+}
+
+ListedTensor Report::List(const Tensor& tensor) const {
+  ListedTensor listed{.id = tensor.id,
+                      .name = tensor.spec.name.substr(0, kNameBytes),
+                      .size_bytes = tensor.spec.size_bytes};
+  const bool is_moving =
+      tensor.ArrivingAt() != kNoTier || tensor.drain() != Drain::kNone;
+  const TierId kept = tensor.KeptAt();
+  const Copy* const below = tensor.resting();
+  if (!tensor.loss().ok()) {
+    listed.state = TensorState::kLost;
+    return listed;
+  }
+  if (kept != kNoTier) {
+    listed.tier = TierName(parts_.working->at(kept).tier().spec());
+  } else if (below != nullptr && tensor.generation() > 0) {
+    listed.tier = parts_.placement->StatsOf(below->place.tier()).name;
+  }
+  if (tensor.pins() > 0) {
+    listed.state = TensorState::kPinned;
+  } else if (is_moving) {
+    listed.state = TensorState::kMoving;
+  } else if (tensor.generation() > 0) {
+    listed.state = IsNewerThanBelow(tensor) && below != nullptr
+                       ? TensorState::kDirty
+                       : TensorState::kClean;
+  }
+  return listed;
 }
 
 double Report::BlockedSeconds(Edge edge) const {

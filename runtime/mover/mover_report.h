@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "runtime/messages/answers.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/motion/links.h"
 #include "runtime/motion/resting_tiers.h"
@@ -45,12 +46,24 @@ class Report {
   explicit Report(const ReportParts& parts) : parts_(parts) {}
 
   Stats MakeStats(const absl::Status& first_error) const;
+  // So many tensors behind that one that a message has room for them.
+  TensorPage MakePage(TensorId after) const;
   // Open queues and held pins, as errors name them; empty: none.
   std::string Holders() const;
   // The tensors' own invariants, and that the books of all parts agree.
   absl::Status CheckInvariants() const;
 
  private:
+  // What tensors have of a tier.
+  struct Fill {
+    TierId tier = kNoTier;
+    int64_t tensors = 0;
+    int64_t pinned_bytes = 0;
+    int64_t dirty_bytes = 0;
+    int64_t clean_bytes = 0;
+  };
+
+  ListedTensor List(const Tensor& tensor) const;
   void AddTiers(Stats* stats) const;
   double BlockedSeconds(Edge edge) const;
   void AddMemory(Stats* stats) const;
@@ -58,8 +71,8 @@ class Report {
   void AddWorking(const TierResidency& residency, Stats* stats) const;
   // What moves between that tier and each memory.
   void AddLinks(const TierStats& far, TierId tier, Stats* stats) const;
-  // Those with their bytes on each tier below memory.
-  std::vector<int64_t> CountTensors() const;
+  // Of each tier that tensors have anything of.
+  std::vector<Fill> Fills() const;
   absl::Status CheckWorking(const TierResidency& residency) const;
   absl::Status CheckPlaces() const;
   absl::Status CheckWanted() const;

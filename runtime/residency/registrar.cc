@@ -17,6 +17,7 @@ void Registrar::Answer(RequestId& id, terrace::Answer answer) const {
 void Registrar::Register(RegisterRequest request) {
   Registration registration;
   for (const TensorSpec& spec : request.specs) {
+    parts_.heartbeat->Beat();
     const absl::StatusOr<Tensor*> added = parts_.table->Add(spec);
     if (!added.ok()) {
       TakeBack(registration);
@@ -47,11 +48,13 @@ void Registrar::ServeRegistrations() {
 // that finds out whether a tier takes any again.
 bool Registrar::Serve(Registration& registration) {
   while (registration.placed < registration.tensors.size()) {
+    parts_.heartbeat->Beat();
     if (!PlaceNext(registration)) return false;
     if (registration.request.id.empty()) return true;  // refused
   }
   std::vector<TensorId> ids;
   for (const Tensor* const tensor : registration.tensors) {
+    parts_.heartbeat->Beat();
     parts_.table->Admit(*tensor);
     ids.push_back(tensor->id);
   }

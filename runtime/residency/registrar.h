@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/threads/heartbeat.h"
 #include "runtime/messages/ports.h"
 #include "runtime/messages/requests.h"
 #include "runtime/motion/transfers.h"
@@ -21,6 +22,7 @@ namespace terrace {
 
 // All outlive the registrar.
 struct RegistrarParts {
+  Heartbeat* heartbeat = nullptr;  // the mover's
   const Ports* ports = nullptr;
   TensorTable* table = nullptr;
   RestingTiers* resting = nullptr;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
 #include "tiers/reservation.h"
 
 namespace terrace {
@@ -51,6 +52,7 @@ class Copies {
     }
     return nullptr;
   }
+  absl::Span<const Copy> all() const { return absl::MakeConstSpan(copies_); }
   // Whether a copy there may be pinned.
   bool Delivered(TierId tier) const {
     const Copy* const copy = at(tier);

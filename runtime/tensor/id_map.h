@@ -56,6 +56,19 @@ class IdMap {
     }
   }
 
+  // Of the ids from that one on, until `visit` returns false.
+  template <typename Visit>
+  void ForEachFrom(int64_t id, const Visit& visit) const {
+    for (auto block = blocks_.lower_bound(id / kIds); block != blocks_.end();
+         ++block) {
+      for (int64_t i = 0; i < kIds; ++i) {
+        const std::optional<Value>& place = PlaceIn(*block->second, i);
+        if (block->first * kIds + i < id || !place.has_value()) continue;
+        if (!visit(*place)) return;
+      }
+    }
+  }
+
  private:
   static constexpr int64_t kIds = 128;
 
@@ -79,7 +92,7 @@ class IdMap {
   }
 
   absl::btree_map<int64_t, std::unique_ptr<Block>> blocks_;  // by id / kIds
-  Block* newest_ = nullptr;  // null: gone
+  Block* newest_ = nullptr;                                  // null: gone
   int64_t newest_first_ = 0;
 };
 

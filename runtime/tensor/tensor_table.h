@@ -46,6 +46,16 @@ class TensorTable {
         [&](const std::unique_ptr<Tensor>& tensor) { visit(*tensor); });
   }
 
+  // `visit(const Tensor&)` of those that Find knows with ids behind that one,
+  // until it returns false.
+  template <typename Visit>
+  void ForEachAfter(TensorId id, const Visit& visit) const {
+    tensors_.ForEachFrom(id.value + 1,
+                         [&](const std::unique_ptr<Tensor>& tensor) {
+                           return !IsAdmitted(*tensor) || visit(*tensor);
+                         });
+  }
+
   // The invariants of each; the message names the tensor.
   absl::Status CheckInvariants() const;
 

@@ -89,6 +89,34 @@ TEST_F(PacedEngineTest, DirectionsAndFilesAreServersOfTheirOwn) {
   EXPECT_THAT(Poll(), ElementsAre(1));
 }
 
+// One of a file each; of the first one's device two have files.
+TEST_F(PacedEngineTest, EnginesOfOneDeviceAreServedOneAfterTheOther) {
+  const auto device =
+      std::make_shared<PacedDevice>(PaceOptions{kReadRate, kWriteRate});
+  const auto other =
+      std::make_shared<PacedDevice>(PaceOptions{kReadRate, kWriteRate});
+  const auto make = [&] {
+    engine_ = MakePacedEngine(MakeMemoryEngine(2, 1 << 20, clock_),
+                              {device, other}, clock_);
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(engine_->AddFile(i).ok());
+  };
+  make();
+  Submit(IoDirection::kRead, 2, 1);
+  const std::unique_ptr<IoEngine> first = std::move(engine_);
+  make();
+  Submit(IoDirection::kRead, 1, 2);
+  Submit(IoDirection::kWrite, 1, 3);
+  Submit(IoDirection::kRead, 1, 4, /*file=*/1);
+  Pass(1);
+  EXPECT_THAT(Poll(), ElementsAre(4));
+  Pass(1);
+  EXPECT_THAT(Poll(), ElementsAre(3));
+  Pass(1);
+  EXPECT_THAT(Poll(), ElementsAre(2));
+  IoResult result;
+  EXPECT_EQ(first->Poll(absl::MakeSpan(&result, 1)), 1);
+}
+
 TEST_F(PacedEngineTest, ARateOfZeroIsNotPaced) {
   Make({0, kWriteRate});
   Submit(IoDirection::kWrite, 1, 1);

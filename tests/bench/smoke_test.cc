@@ -39,6 +39,7 @@ INSTANTIATE_TEST_SUITE_P(
         {"tiers", {"tiers", "--size", "9M", "--parameters", "8M"}, true},
         {"tiers_nvme", {"tiers", "--tier", "nvme:DIR=16MiB"}},
         {"tiers_pmem", {"tiers", "--tier", "pmem:DIR=9MiB", "--unsafe-media"}},
+        {"daemon_links", {"daemon-links", "--window", "300"}, true},
         {"device", {"device", "--device", "threads", "--size", "9M"}},
         {"device_step",
          {"device-step", "--device", "threads", "--size", "128M"},
@@ -70,7 +71,8 @@ TEST_P(BenchSmoke, RowsAreRead) {
     command.push_back(absl::StrReplaceAll(word, {{"DIR", directory.path()}}));
   }
   for (const char* word : {"--rounds", "1", "--json"}) command.push_back(word);
-  if (GetParam().words[0] != "adam") {
+  const std::string& key = GetParam().words[0];
+  if (key != "adam" && key != "daemon-links") {
     for (const char* word : {"--gate", "0"}) command.push_back(word);
   }
   if (GetParam().on_disk) {

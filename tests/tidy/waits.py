@@ -49,6 +49,10 @@ PERIODIC = {
         {'kPeriod'},
         'a mover that has stopped tells nobody: it is asked, and does not '
         'answer'),
+    'daemon/watch/loop_watch.h': Wait(
+        {'kPeriod'},
+        'a loop that has stopped tells nobody: it is asked, and does not '
+        'answer'),
     'libtorch/residency_limit.cc': Wait(
         {'kPeriod'},
         'a program that touches pages of a mapping tells nobody; nothing looks '
@@ -74,8 +78,19 @@ SINGLE = {
         {'kLockPatience'}, 'the deadline of a lock'),
     'tiers/pmem/dax_device.cc': Wait(
         {'kLockPatience'}, 'the deadline of a lock'),
+    'daemon/cli/top.cc': Wait(
+        {'kOnce'}, 'how long a rate is measured'),
+    'daemon/links/shared_link.h': Wait(
+        {'kGrantPatience'}, 'the deadline of a turn'),
     'daemon/server/control_server.cc': Wait(
         {'epoll_wait'}, 'one look at what is ready'),
+    'daemon/server/control_server.h': Wait(
+        {'kStatsPause'}, 'the least time between two questions'),
+    'daemon/server/scrape.h': Wait(
+        {'kPatience', 'kPause'},
+        'the deadline of an answer; the least time between two questions'),
+    'daemon/watch/loop_table.h': Wait(
+        {'kMostSilence'}, 'the deadline of an answer'),
     'daemon/wire/packet_socket.cc': Wait(
         {'kLeastWait'}, 'the least deadline of a call'),
     'libtorch/hook/window/byte_window.cc': Wait(

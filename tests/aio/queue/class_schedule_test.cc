@@ -76,6 +76,19 @@ TEST_F(ClassScheduleTest, WhatIsSilentLeavesItsShareToTheOthers) {
   EXPECT_NEAR(shares[3], 100, 4);
 }
 
+TEST_F(ClassScheduleTest, TheMostUrgentIsKnownWhoseverTurnItIs) {
+  Add(IoClass::kWriteBack);
+  EXPECT_EQ(schedule_.MostUrgent(), IoClass::kWriteBack);
+  Transfer* const demand = Add(IoClass::kDemand);
+  Add(IoClass::kPrefetch);
+  for (int i = 0; i < 20; ++i) {
+    Issue();
+    EXPECT_EQ(schedule_.MostUrgent(), IoClass::kDemand);
+  }
+  EXPECT_TRUE(schedule_.Remove(*demand));
+  EXPECT_EQ(schedule_.MostUrgent(), IoClass::kPrefetch);
+}
+
 TEST_F(ClassScheduleTest, SilenceSavesUpNoShare) {
   Add(IoClass::kWriteBack);
   Shares(1000);

@@ -130,10 +130,10 @@ TEST(PieceOutcome, PausesDoubleUpToFiftyMilliseconds) {
 TEST(InFlightUse, OnePieceHasRoomHoweverLarge) {
   InFlightUse use;
   EXPECT_TRUE(use.HasRoom(kFourBlocks, kBlockBytes));
-  use.Enter({.size_bytes = kFourBlocks});
+  use.Enter(IoDirection::kRead, kFourBlocks);
   EXPECT_FALSE(use.HasRoom(kBlockBytes, kFourBlocks));
   EXPECT_TRUE(use.HasRoom(kBlockBytes, kFourBlocks + kBlockBytes));
-  use.Leave({.size_bytes = kFourBlocks});
+  use.Leave(IoDirection::kRead, kFourBlocks);
   EXPECT_TRUE(use.HasRoom(kFourBlocks, kBlockBytes));
 }
 
@@ -141,14 +141,14 @@ TEST(InFlightUse, HoldsSixtyFourPiecesAtMost) {
   InFlightUse use;
   for (int i = 0; i < InFlightUse::kMaxPieces; ++i) {
     EXPECT_TRUE(use.HasRoom(kBlockBytes, int64_t{1} << 30));
-    use.Enter({.size_bytes = kBlockBytes});
+    use.Enter(IoDirection::kRead, kBlockBytes);
   }
   EXPECT_FALSE(use.HasRoom(kBlockBytes, int64_t{1} << 30));
 }
 
 TEST(InFlightUse, OneDirectionLeavesHalfToTheOther) {
   InFlightUse use;
-  use.Enter({.direction = IoDirection::kRead, .size_bytes = kFourBlocks});
+  use.Enter(IoDirection::kRead, kFourBlocks);
   EXPECT_FALSE(
       use.LeavesHalf(IoDirection::kRead, kFourBlocks, 3 * kFourBlocks));
   EXPECT_TRUE(use.LeavesHalf(IoDirection::kRead, kFourBlocks, 4 * kFourBlocks));

@@ -90,22 +90,31 @@ TEST(DaemonConfigTest, TheDaemonsOwnKeys) {
   EXPECT_EQ(config->service.group, "");
   EXPECT_EQ(config->service.drain_seconds, 30);
   EXPECT_EQ(config->service.log, "info");
+  EXPECT_EQ(config->service.pace_bytes_per_second, 0);
   const auto said =
       Parse(absl::StrCat(kTiers,
                          "socket = '/run/t/s'\ngroup = 'terrace'\n"
-                         "drain_seconds = 5\nlog = 'warning'\n"));
+                         "drain_seconds = 5\nlog = 'warning'\n"
+                         "pace = '1.5 GB/s'\n"));
   ASSERT_TRUE(said.ok()) << said.status();
   EXPECT_EQ(said->service.socket, "/run/t/s");
   EXPECT_EQ(said->service.group, "terrace");
   EXPECT_EQ(said->service.group_position.line, 3);
   EXPECT_EQ(said->service.drain_seconds, 5);
   EXPECT_EQ(said->service.log, "warning");
+  EXPECT_EQ(said->service.pace_bytes_per_second, 1'500'000'000);
   EXPECT_EQ(MessageOf("socket = 'here'\n"),
             "d.toml:2:10: socket is a path from / on");
   EXPECT_EQ(MessageOf("drain_seconds = 0\n"),
             "d.toml:2:17: drain_seconds is 1 to 3600, not 0");
   EXPECT_EQ(MessageOf("log = 'loud'\n"),
             "d.toml:2:7: log is debug, info, warning, error; not loud");
+  for (const char* pace : {"400MB", "fast/s", "999KB/s", "/s", ""}) {
+    EXPECT_EQ(MessageOf(absl::StrCat("pace = '", pace, "'\n")),
+              absl::StrCat("d.toml:2:8: pace is bytes per second, such as "
+                           "\"400MB/s\", and at least \"1MB/s\"; not ",
+                           pace));
+  }
   EXPECT_EQ(MessageOf("group = 1\n"),
             "d.toml:2:9: group is a text, not an integer");
 }
@@ -119,7 +128,7 @@ TEST(DaemonConfigTest, WhatIsNoTomlSaysWhere) {
 TEST(DaemonConfigTest, UnknownKeysSayWhereAndWhatIsKnown) {
   EXPECT_EQ(MessageOf("tires = []\n"),
             "d.toml:2:1: no such key: tires; known: tiers, socket, group, "
-            "drain_seconds, log, quota, users");
+            "drain_seconds, metrics, pace, log, quota, users");
   EXPECT_EQ(MessageOf("[quota.jobs]\n"),
             "d.toml:2:8: no such key: quota.jobs; known in quota: user, job");
   EXPECT_EQ(MessageOf("[quota.job]\narena = 1\n"),
@@ -239,6 +248,30 @@ TEST(UserNamesTest, AUserThatIsNobodyOrTwiceSaysWhere) {
               StartsWith("d.toml:2:8: the uid 65534 stands for all users"));
   EXPECT_THAT(std::string(check("[users.0]\n[users.root]\n").message()),
               EndsWith("users.root and users.0 are both the uid 0"));
+}
+
+TEST(DaemonConfigTest, MetricsAreToldOnThisHostAlone) {
+  const auto parse = [](const std::string& address) {
+    const auto config =
+        Parse(absl::StrCat(kTiers, "metrics = '", address, "'\n"));
+    EXPECT_TRUE(config.ok()) << config.status();
+    return MetricsAddressText(*config->service.metrics);
+  };
+  for (const char* const each :
+       {"unix:/run/m.sock", "127.0.0.1:9464", "[::1]:1"}) {
+    EXPECT_EQ(parse(each), each);
+  }
+  EXPECT_FALSE(Parse(kTiers)->service.metrics.has_value());
+  for (const char* const each :
+       {"", "unix:", "unix:run/m", "/run/m.sock", ":9464", "0.0.0.0:9464",
+        "[::]:9464", "10.0.0.1:80", "localhost:80", "127.0.0.1", "127.0.0.1:",
+        "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.2:80"}) {
+    EXPECT_THAT(
+        MessageOf(absl::StrCat("log = 'info'\nmetrics = '", each, "'\n")),
+        StartsWith("d.toml:3:11: metrics is unix:/PATH, "))
+        << each;
+  }
+  EXPECT_THAT(MessageOf("metrics = 9464\n"), StartsWith("d.toml:2:"));
 }
 
 }  // namespace

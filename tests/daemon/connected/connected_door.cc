@@ -111,9 +111,10 @@ std::shared_ptr<Reaper> BeginSession(PacketListener& listener,
       .socket = std::move(socket),
       .peer = peer,
       .sequence = hello.sequence,
-      .make_runtime = [holder]() -> absl::StatusOr<JobRuntime> {
-        return std::move(*holder);
-      },
+      .make_runtime = [holder](RuntimeLoops& /*loops*/)
+          -> absl::StatusOr<JobRuntime> { return std::move(*holder); },
+      .loops = std::make_shared<LoopTable>(),
+      .boxes = std::make_shared<AnswerBoxes>([] {}),
       .on_end =
           [told = reaper.get(), taken = next.taken](JobSession::Ended end) {
             EXPECT_TRUE(absl::IsUnavailable(end.how) ||

@@ -55,7 +55,11 @@ RunningDaemon::~RunningDaemon() { close(notices_); }
 void RunningDaemon::WriteConfig(const std::string& text) {
   directory_.Write(
       "terraced.toml",
-      absl::StrCat("tiers = ['dram=8MiB', 'nvme:", path_, "=8MiB']\n", text));
+      absl::StrCat("tiers = [",
+                   setting_.tiers.empty()
+                       ? absl::StrCat("'dram=8MiB', 'nvme:", path_, "=8MiB'")
+                       : setting_.tiers,
+                   "]\n", text));
 }
 
 void RunningDaemon::Start() {

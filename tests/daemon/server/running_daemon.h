@@ -37,6 +37,7 @@ class RunningDaemon {
     // The user it runs as, where the test is root's; 0: as the test.
     uid_t uid = 0;
     bool owns_socket = true;  // it is told where to listen
+    std::string tiers;        // instead of those below
   };
 
   // `text` follows the tiers, 8 MiB of memory and 8 MiB of a path.

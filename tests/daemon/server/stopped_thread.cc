@@ -3,6 +3,7 @@
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -10,9 +11,8 @@
 #include "absl/strings/str_cat.h"
 
 namespace terrace {
-namespace {
-
-pid_t ThreadNamed(pid_t process, const std::string& name) {
+std::vector<pid_t> ThreadsNamed(pid_t process, const std::string& name) {
+  std::vector<pid_t> threads;
   const std::string tasks = absl::StrCat("/proc/", process, "/task");
   for (const auto& each : std::filesystem::directory_iterator(tasks)) {
     std::string found;
@@ -20,21 +20,25 @@ pid_t ThreadNamed(pid_t process, const std::string& name) {
     pid_t thread = 0;
     if (found == name &&
         absl::SimpleAtoi(each.path().filename().string(), &thread)) {
-      return thread;
+      threads.push_back(thread);
     }
   }
-  return 0;
+  std::sort(threads.begin(), threads.end());
+  return threads;
 }
 
-}  // namespace
-
-StoppedThread::StoppedThread(pid_t process, const std::string& name)
-    : thread_(ThreadNamed(process, name)) {
+StoppedThread::StoppedThread(pid_t thread) : thread_(thread) {
   if (thread_ == 0) return;
   if (ptrace(PTRACE_SEIZE, thread_, nullptr, nullptr) != 0) return;
   is_stopped_ = ptrace(PTRACE_INTERRUPT, thread_, nullptr, nullptr) == 0 &&
                 waitpid(thread_, nullptr, __WALL) == thread_;
 }
+
+StoppedThread::StoppedThread(pid_t process, const std::string& name)
+    : StoppedThread([&] {
+        const std::vector<pid_t> threads = ThreadsNamed(process, name);
+        return threads.empty() ? 0 : threads.front();
+      }()) {}
 
 void StoppedThread::AwaitEnd() {
   int how = 0;

@@ -7,12 +7,18 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 namespace terrace {
 
+// Those of a process that have that name, the oldest first.
+std::vector<pid_t> ThreadsNamed(pid_t process, const std::string& name);
+
 class StoppedThread {
  public:
-  // By its name; ok() is false where there is none or tracing is not allowed.
+  // ok() is false where there is none or tracing is not allowed.
+  explicit StoppedThread(pid_t thread);
+  // The oldest of that name.
   StoppedThread(pid_t process, const std::string& name);
   ~StoppedThread();
   StoppedThread(const StoppedThread&) = delete;

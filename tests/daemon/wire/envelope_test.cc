@@ -25,7 +25,15 @@ DaemonStatus AStatus() {
       .silent_for_ms = 12,
       .tiers = {{"dram", int64_t{1} << 40, 3, ""}, {"nvme:/a", 5, 4, "EIO"}},
       .users = {{1000, 2, 0}, {1001, 3, 16}},
-      .jobs = {{1001, "night", 2, {{"dram", 4096}, {"nvme:/a", 5}}}}};
+      .jobs = {{1001,
+                "night",
+                2,
+                {{"dram", 4096}, {"nvme:/a", 5, 1, 2, 3}},
+                6,
+                7,
+                0.5}},
+      .loops = 9,
+      .stopped = {{"mover of process 8", 8, 1500}}};
 }
 
 Bytes Encoded(const EnvelopeBody& body) {
@@ -74,6 +82,45 @@ class Raw {
   }
 };
 
+TEST(EnvelopeTest, APageOfTensorsComesBackAsItWas) {
+  TensorsPage page{.uid = 7,
+                   .job = "night",
+                   .process = 4711,
+                   .fault = "late",
+                   .next_session = 3,
+                   .next_after = 99};
+  for (int i = 0; i < 128; ++i) {  // the most that a page has
+    page.tensors.push_back({TensorId{i}, std::string(255, 'x'), i + 1, "dram",
+                            TensorState::kLost});
+  }
+  const absl::StatusOr<Envelope> back = Decode(Encoded(page));
+  ASSERT_TRUE(back.ok()) << back.status();
+  const auto& read = std::get<TensorsPage>(back->body);
+  EXPECT_EQ(read.uid, 7u);
+  EXPECT_EQ(read.job, "night");
+  EXPECT_EQ(read.process, 4711);
+  EXPECT_EQ(read.fault, "late");
+  EXPECT_EQ(read.next_session, 3);
+  EXPECT_EQ(read.next_after, 99);
+  ASSERT_EQ(read.tensors.size(), 128u);
+  EXPECT_EQ(read.tensors[127].id, TensorId{127});
+  EXPECT_EQ(read.tensors[127].name, std::string(255, 'x'));
+  EXPECT_EQ(read.tensors[127].size_bytes, 128);
+  EXPECT_EQ(read.tensors[127].tier, "dram");
+  EXPECT_EQ(read.tensors[127].state, TensorState::kLost);
+  page.tensors[0].state = static_cast<TensorState>(9);
+  EXPECT_THAT(Fault(Encoded(page)), HasSubstr("tensor's state"));
+  const auto asked = Decode(Encoded(TensorsRequest{5, 6}), kMostPacketBytes,
+                            WireReader::kDaemon);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_EQ(std::get<TensorsRequest>(asked->body).session, 5);
+  EXPECT_EQ(std::get<TensorsRequest>(asked->body).after, 6);
+  const auto drain =
+      Decode(Encoded(DrainRequest{8}), kMostPacketBytes, WireReader::kDaemon);
+  ASSERT_TRUE(drain.ok()) << drain.status();
+  EXPECT_EQ(std::get<DrainRequest>(drain->body).seconds, 8);
+}
+
 TEST(EnvelopeTest, EachKindComesBackAsItWas) {
   const absl::StatusOr<Envelope> request = Decode(Encoded(StatusRequest()));
   ASSERT_TRUE(request.ok()) << request.status();
@@ -104,6 +151,17 @@ TEST(EnvelopeTest, EachKindComesBackAsItWas) {
   ASSERT_EQ(status.jobs[0].tiers.size(), 2u);
   EXPECT_EQ(status.jobs[0].tiers[1].name, "nvme:/a");
   EXPECT_EQ(status.jobs[0].tiers[1].used_bytes, 5);
+  EXPECT_EQ(status.jobs[0].tiers[1].pinned_bytes, 1);
+  EXPECT_EQ(status.jobs[0].tiers[1].dirty_bytes, 2);
+  EXPECT_EQ(status.jobs[0].tiers[1].clean_bytes, 3);
+  EXPECT_EQ(status.jobs[0].bytes_up, 6);
+  EXPECT_EQ(status.jobs[0].bytes_down, 7);
+  EXPECT_EQ(status.jobs[0].stalled_seconds, 0.5);
+  EXPECT_EQ(status.loops, 9);
+  ASSERT_EQ(status.stopped.size(), 1u);
+  EXPECT_EQ(status.stopped[0].name, "mover of process 8");
+  EXPECT_EQ(status.stopped[0].process, 8);
+  EXPECT_EQ(status.stopped[0].silent_for_ms, 1500);
 
   const absl::StatusOr<Envelope> refusal =
       Decode(Encoded(Refusal{absl::ResourceExhaustedError("no more")}));

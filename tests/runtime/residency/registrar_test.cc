@@ -1,10 +1,14 @@
 #include "runtime/residency/registrar.h"
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_core.h"
@@ -183,6 +187,50 @@ TEST_F(GrowingRegistrarTest, ALateTierIsLeftForTheNext) {
   Grow(0);  // its answer may still come: it has room for the next
   EXPECT_TRUE(Get(Register({1}, 'b')).ok());
   EXPECT_EQ(used(kDisk0), kRegisteredBytes);
+}
+
+// Without disks, so that there is room for all.
+class LongTurnTest : public testing::Test {
+ protected:
+  LongTurnTest() : core_({.paths = 0}) {}
+  TestCore core_;
+};
+
+// Whoever asks whether the mover turns has an answer all the while.
+TEST_F(LongTurnTest, AMillionRegistrationsInATurnAreNoStop) {
+  constexpr int kTensors = 1'000'000;
+  RegisterRequest request;
+  Question asked(*core_.port);
+  request.id = asked.id();
+  request.specs.resize(kTensors);
+  for (int i = 0; i < kTensors; ++i) {
+    TensorSpec& spec = request.specs[static_cast<size_t>(i)];
+    spec.name = absl::StrCat(i);
+    spec.size_bytes = kPage;
+  }
+  std::atomic<bool> ends = false;
+  absl::Duration longest;
+  int answers = 0;
+  std::thread asks([&] {
+    while (!ends) {
+      const absl::Time now = absl::Now();
+      const absl::Duration silence = core_.heartbeat->SilenceAt(now);
+      longest = std::max(longest, silence);
+      if (silence == absl::ZeroDuration()) ++answers;
+      core_.heartbeat->Ask(now);
+    }
+  });
+  const absl::Time begin = absl::Now();
+  core_.registrar.Register(std::move(request));
+  core_.registrar.ServeRegistrations();
+  const absl::Duration took = absl::Now() - begin;
+  ends = true;
+  asks.join();
+  const auto ids = asked.Await<std::vector<TensorId>>(core_.machine.clock);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_EQ(ids->size(), static_cast<size_t>(kTensors));
+  EXPECT_GT(answers, 100);
+  EXPECT_LT(longest, took / 2);
 }
 
 }  // namespace

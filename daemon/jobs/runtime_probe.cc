@@ -1,0 +1,33 @@
+#include "daemon/jobs/runtime_probe.h"
+
+#include <variant>
+
+namespace terrace {
+
+std::shared_ptr<RuntimeProbe> RuntimeProbe::Join(
+    LocalRuntime& runtime, std::shared_ptr<AnswerBoxes> boxes) {
+  std::shared_ptr<RuntimeProbe> probe(
+      new RuntimeProbe(runtime, std::move(boxes)));
+  probe->id_ = runtime.mover().ports().Join(probe);
+  return probe;
+}
+
+void RuntimeProbe::AskStats() {
+  runtime_.mover().inbox()->Post(
+      Request(StatsRequest{RequestId{id_, ++number_}}));
+}
+
+void RuntimeProbe::AskPage(TensorId after) {
+  runtime_.mover().inbox()->Post(
+      OwnerRequest(ListRequest{RequestId{id_, ++number_}, after}));
+}
+
+void RuntimeProbe::Deliver(uint64_t /*number*/, Answer answer) {
+  if (auto* const stats = std::get_if<Stats>(&answer)) {
+    boxes_->stats.Put(std::move(*stats));
+  } else if (auto* const page = std::get_if<TensorPage>(&answer)) {
+    boxes_->pages.Put(std::move(*page));
+  }
+}
+
+}  // namespace terrace

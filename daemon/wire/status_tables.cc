@@ -1,0 +1,176 @@
+#include "daemon/wire/status_tables.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace terrace {
+namespace {
+
+flatbuffers::Offset<flat::JobUse> Write(FlatBuilder& builder,
+                                        const DaemonStatus::Job& job) {
+  std::vector<flatbuffers::Offset<flat::TierBytes>> tiers;
+  for (const DaemonStatus::TierBytes& each : job.tiers) {
+    tiers.push_back(flat::CreateTierBytesDirect(
+        builder, each.name.c_str(), each.used_bytes, each.pinned_bytes,
+        each.dirty_bytes, each.clean_bytes));
+  }
+  return flat::CreateJobUseDirect(builder, job.uid, job.name.c_str(),
+                                  job.processes, &tiers, job.bytes_up,
+                                  job.bytes_down, job.stalled_seconds);
+}
+
+absl::StatusOr<DaemonStatus::Tier> Read(const flat::TierUse& table,
+                                        FlatReader& reader) {
+  DaemonStatus::Tier tier;
+  TERRACE_ASSIGN_OR_RETURN(tier.name, reader.Text(table.name(), "tier's name"));
+  tier.budget_bytes = table.budget_bytes();
+  tier.used_bytes = table.used_bytes();
+  if (tier.budget_bytes < 0 || tier.used_bytes < 0) {
+    return WrongMessage("has a tier of less than no bytes");
+  }
+  TERRACE_ASSIGN_OR_RETURN(tier.fault, reader.TextOrNone(table.fault()));
+  return tier;
+}
+
+absl::StatusOr<DaemonStatus::User> Read(const flat::UserUse& table,
+                                        FlatReader& /*reader*/) {
+  if (table.connections() < 0 || table.connection_limit() < 0) {
+    return WrongMessage("has a user of less than no connections");
+  }
+  return DaemonStatus::User{table.uid(), table.connections(),
+                            table.connection_limit()};
+}
+
+absl::StatusOr<DaemonStatus::TierBytes> Read(const flat::TierBytes& table,
+                                             FlatReader& reader) {
+  DaemonStatus::TierBytes tier;
+  TERRACE_ASSIGN_OR_RETURN(tier.name, reader.Text(table.name(), "tier's name"));
+  tier.used_bytes = table.used_bytes();
+  tier.pinned_bytes = table.pinned_bytes();
+  tier.dirty_bytes = table.dirty_bytes();
+  tier.clean_bytes = table.clean_bytes();
+  if (std::min({tier.used_bytes, tier.pinned_bytes, tier.dirty_bytes,
+                tier.clean_bytes}) >= 0) {
+    return tier;
+  }
+  return WrongMessage("has a tier of less than no bytes");
+}
+
+absl::StatusOr<DaemonStatus::Job> Read(const flat::JobUse& table,
+                                       FlatReader& reader) {
+  DaemonStatus::Job job;
+  job.uid = table.uid();
+  job.processes = table.processes();
+  if (job.processes < 0) return WrongMessage("has less than no processes");
+  job.bytes_up = table.bytes_up();
+  job.bytes_down = table.bytes_down();
+  job.stalled_seconds = table.stalled_seconds();
+  TERRACE_ASSIGN_OR_RETURN(job.name, reader.Text(table.job(), "job's name"));
+  TERRACE_RETURN_IF_ERROR(reader.Tables(
+      table.tiers(), "job's tiers",
+      [&reader](const flat::TierBytes& each) { return Read(each, reader); },
+      &job.tiers));
+  return job;
+}
+
+absl::StatusOr<DaemonStatus::Loop> Read(const flat::StoppedLoop& table,
+                                        FlatReader& reader) {
+  DaemonStatus::Loop loop;
+  TERRACE_ASSIGN_OR_RETURN(loop.name, reader.Text(table.name(), "loop's name"));
+  loop.process = table.process();
+  loop.silent_for_ms = table.silent_for_ms();
+  if (loop.silent_for_ms >= 0) return loop;
+  return WrongMessage("has a loop that ends before it begins");
+}
+
+}  // namespace
+
+flatbuffers::Offset<flat::Status> WriteStatus(FlatBuilder& builder,
+                                              const DaemonStatus& status) {
+  std::vector<flatbuffers::Offset<flat::TierUse>> tiers;
+  for (const DaemonStatus::Tier& each : status.tiers) {
+    tiers.push_back(flat::CreateTierUseDirect(
+        builder, each.name.c_str(), each.budget_bytes, each.used_bytes,
+        each.fault.empty() ? nullptr : each.fault.c_str()));
+  }
+  std::vector<flatbuffers::Offset<flat::UserUse>> users;
+  for (const DaemonStatus::User& each : status.users) {
+    users.push_back(flat::CreateUserUse(builder, each.uid, each.connections,
+                                        each.connection_limit));
+  }
+  std::vector<flatbuffers::Offset<flat::JobUse>> jobs;
+  for (const DaemonStatus::Job& each : status.jobs) {
+    jobs.push_back(Write(builder, each));
+  }
+  std::vector<flatbuffers::Offset<flat::StoppedLoop>> stopped;
+  for (const DaemonStatus::Loop& each : status.stopped) {
+    stopped.push_back(flat::CreateStoppedLoopDirect(
+        builder, each.name.c_str(), each.process, each.silent_for_ms));
+  }
+  return flat::CreateStatusDirect(
+      builder, status.version.c_str(), status.pid, status.phase.c_str(),
+      status.silent_for_ms, &tiers, &users, &jobs, status.loops, &stopped);
+}
+
+absl::StatusOr<DaemonStatus> ReadStatus(const flat::Status& table,
+                                        FlatReader& reader) {
+  DaemonStatus status;
+  TERRACE_ASSIGN_OR_RETURN(status.version,
+                           reader.Text(table.version(), "version"));
+  TERRACE_ASSIGN_OR_RETURN(status.phase, reader.Text(table.phase(), "phase"));
+  status.pid = table.pid();
+  status.silent_for_ms = table.silent_for_ms();
+  if (status.silent_for_ms < 0) return WrongMessage("ends before it begins");
+  const auto read = [&reader](const auto& each) { return Read(each, reader); };
+  TERRACE_RETURN_IF_ERROR(
+      reader.Tables(table.tiers(), "tiers", read, &status.tiers));
+  TERRACE_RETURN_IF_ERROR(
+      reader.Tables(table.users(), "users", read, &status.users));
+  TERRACE_RETURN_IF_ERROR(
+      reader.Tables(table.jobs(), "jobs", read, &status.jobs));
+  status.loops = table.loops();
+  TERRACE_RETURN_IF_ERROR(
+      reader.Tables(table.stopped(), "loops", read, &status.stopped));
+  return status;
+}
+
+flatbuffers::Offset<flat::TensorsPage> WriteTensors(FlatBuilder& builder,
+                                                    const TensorsPage& page) {
+  std::vector<flatbuffers::Offset<flat::ListedTensor>> tensors;
+  for (const ListedTensor& each : page.tensors) {
+    tensors.push_back(flat::CreateListedTensorDirect(
+        builder, each.id.value, each.name.c_str(), each.size_bytes,
+        each.tier.c_str(), static_cast<uint8_t>(each.state)));
+  }
+  return flat::CreateTensorsPageDirect(
+      builder, page.uid, page.job.c_str(), page.process, &tensors,
+      page.fault.c_str(), page.next_session, page.next_after);
+}
+
+absl::StatusOr<TensorsPage> ReadTensors(const flat::TensorsPage& table,
+                                        FlatReader& reader) {
+  TensorsPage page;
+  page.uid = table.uid();
+  TERRACE_ASSIGN_OR_RETURN(page.job, reader.TextOrNone(table.job()));
+  page.process = table.process();
+  TERRACE_RETURN_IF_ERROR(reader.Tables(
+      table.tensors(), "tensors",
+      [&reader](
+          const flat::ListedTensor& each) -> absl::StatusOr<ListedTensor> {
+        ListedTensor tensor{.id = {each.id()}, .size_bytes = each.size_bytes()};
+        TERRACE_ASSIGN_OR_RETURN(tensor.name,
+                                 reader.Text(each.name(), "tensor's name"));
+        TERRACE_ASSIGN_OR_RETURN(tensor.tier, reader.TextOrNone(each.tier()));
+        TERRACE_ASSIGN_OR_RETURN(
+            tensor.state,
+            EnumOf(each.state(), TensorState::kLost, "tensor's state"));
+        return tensor;
+      },
+      &page.tensors));
+  TERRACE_ASSIGN_OR_RETURN(page.fault, reader.TextOrNone(table.fault()));
+  page.next_session = table.next_session();
+  page.next_after = table.next_after();
+  return page;
+}
+
+}  // namespace terrace
