@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bench/adam_bench.h"
+#include "bench/daemon/cost.h"
 #include "bench/daemon/shared_disk.h"
 #include "bench/device_bench.h"
 #include "bench/harness.h"
@@ -63,6 +64,11 @@ const Subcommand kSubcommands[] = {
      "--device threads, which play one, against their streams",
      {"device", "size", "rounds", "gate", "json"},
      RunDeviceBenchmark},
+    {"daemon",
+     "what a job's process pays for a runtime in a daemon: a step and a fetch "
+     "beside those of this process, the daemon's bytes a tensor, idle time",
+     {"path", "parameters", "rounds", "tensors", "idle", "json"},
+     RunDaemonCost},
     {"daemon-links",
      "jobs that share a disk of a daemon's at a pace in MB/s: their shares by "
      "weight, their sum, and demands beside one that floods",

@@ -35,20 +35,23 @@ absl::StatusOr<std::string> Program() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TerracedProcess>> TerracedProcess::Start(
-    const std::string& path, const std::string& config) {
+    const std::string& path, const std::string& config,
+    const std::string& disk) {
   std::string directory = path + "/terraced-XXXXXX";
   if (mkdtemp(directory.data()) == nullptr) return ErrnoOf("mkdtemp");
   std::unique_ptr<TerracedProcess> daemon(
       new TerracedProcess(std::move(directory)));
-  TERRACE_RETURN_IF_ERROR(daemon->Run(config));
+  TERRACE_RETURN_IF_ERROR(daemon->Run(config, disk));
   return daemon;
 }
 
-absl::Status TerracedProcess::Run(const std::string& config) {
-  const std::string disk = directory_ + "/disk";
-  std::filesystem::create_directory(disk);
+absl::Status TerracedProcess::Run(const std::string& config,
+                                  const std::string& disk) {
+  const std::string folder = directory_ + "/disk";
+  std::filesystem::create_directory(folder);
   const std::string file = directory_ + "/terraced.toml";
-  std::ofstream(file) << "tiers = ['dram=256MiB', 'nvme:" << disk << "=4GiB']\n"
+  std::ofstream(file) << "tiers = ['dram=256MiB', 'nvme:" << folder << "="
+                      << disk << "']\n"
                       << config;
   TERRACE_ASSIGN_OR_RETURN(const std::string program, Program());
   const std::string socket = directory_ + "/socket";

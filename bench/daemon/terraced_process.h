@@ -16,20 +16,22 @@ namespace terrace::bench {
 
 class TerracedProcess {
  public:
-  // `config` is the configuration without its tiers: 256 MiB of memory, and 4
-  // GiB of a directory below `path`. Serves when this returns.
+  // `config` is the configuration without its tiers: 256 MiB of memory, and
+  // `disk` of a directory below `path`. Serves when this returns.
   static absl::StatusOr<std::unique_ptr<TerracedProcess>> Start(
-      const std::string& path, const std::string& config);
+      const std::string& path, const std::string& config,
+      const std::string& disk = "4GiB");
   ~TerracedProcess();
   TerracedProcess(const TerracedProcess&) = delete;
   TerracedProcess& operator=(const TerracedProcess&) = delete;
 
+  pid_t pid() const { return child_; }
   std::string address() const { return "unix:" + directory_ + "/socket"; }
 
  private:
   explicit TerracedProcess(std::string directory)
       : directory_(std::move(directory)) {}
-  absl::Status Run(const std::string& config);
+  absl::Status Run(const std::string& config, const std::string& disk);
 
   const std::string directory_;
   pid_t child_ = 0;

@@ -39,7 +39,7 @@ JobAddresses AddressesOf(const JobTiers& tiers, const JobName& job,
                          const Hello& hello) {
   // One group that is larger than that beyond its budget does without.
   constexpr int64_t kMostSpill = int64_t{64} << 30;
-  const int64_t most = tiers.ledger->LimitOf(job, TierName(tiers.memory));
+  const int64_t most = tiers.ledger->MostOf(job, TierName(tiers.memory));
   return {.growth_bytes = std::min(hello.growth_bytes, most),
           .spill_bytes = std::min(most, kMostSpill)};
 }

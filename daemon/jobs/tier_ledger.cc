@@ -11,7 +11,7 @@ namespace terrace {
 namespace {
 
 // Of the quota; negative: it says nothing of that tier.
-int64_t MostOf(const Quota& quota, const std::string& tier) {
+int64_t LimitOf(const Quota& quota, const std::string& tier) {
   const auto found = quota.tier_bytes.find(tier);
   return found == quota.tier_bytes.end() ? -1 : found->second.count;
 }
@@ -59,9 +59,9 @@ absl::Status TierLedger::Check(const JobName& job, const std::string& tier,
       CheckLimit(tier, "all of this host's jobs together", bytes, all, budget));
   TERRACE_RETURN_IF_ERROR(CheckLimit(tier, absl::StrCat("the user ", user),
                                      bytes, of_user,
-                                     MostOf(config_.OfUser(user), tier)));
+                                     LimitOf(config_.OfUser(user), tier)));
   return CheckLimit(tier, JobText(job), bytes, of_job,
-                    MostOf(config_.OfJob(user, job.job), tier));
+                    LimitOf(config_.OfJob(user, job.job), tier));
 }
 
 void TierLedger::Give(const JobName& job, const std::string& tier,
@@ -81,19 +81,6 @@ void TierLedger::SetLimits(DaemonConfig config,
   config.tiers = config_.tiers;
   config_ = std::move(config);
   names_ = std::move(names);
-}
-
-int64_t TierLedger::LimitOf(const JobName& job, const std::string& tier) const {
-  MutexLock lock(mutex_);
-  const std::string user = UserIn(names_, job.uid);
-  const DaemonConfig::Tier* const own = FindTier(config_.tiers, tier);
-  int64_t limit = own == nullptr ? 0 : own->spec.budget_bytes;
-  for (const Quota& quota :
-       {config_.OfUser(user), config_.OfJob(user, job.job)}) {
-    const int64_t most = MostOf(quota, tier);
-    if (most >= 0) limit = std::min(limit, most);
-  }
-  return limit;
 }
 
 int64_t TierLedger::UsedOf(const std::string& tier) const {

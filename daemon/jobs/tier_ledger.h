@@ -45,9 +45,6 @@ class TierLedger {
   // Another configuration holds from here on; what is taken stays so.
   void SetLimits(DaemonConfig config, std::map<uid_t, std::string> names);
 
-  // That it may have, with nobody else there: the least of the tier's budget,
-  // its user's quota and its own.
-  int64_t LimitOf(const JobName& job, const std::string& tier) const;
   int64_t UsedOf(const std::string& tier) const;
   // What the job may have at most, whatever others have: by its quota, its
   // user's and the tier's budget.

@@ -39,6 +39,9 @@ INSTANTIATE_TEST_SUITE_P(
         {"tiers", {"tiers", "--size", "9M", "--parameters", "8M"}, true},
         {"tiers_nvme", {"tiers", "--tier", "nvme:DIR=16MiB"}},
         {"tiers_pmem", {"tiers", "--tier", "pmem:DIR=9MiB", "--unsafe-media"}},
+        {"daemon",
+         {"daemon", "--parameters", "1M", "--tensors", "1000", "--idle", "1"},
+         true},
         {"daemon_links", {"daemon-links", "--window", "300"}, true},
         {"device", {"device", "--device", "threads", "--size", "9M"}},
         {"device_step",
@@ -72,7 +75,7 @@ TEST_P(BenchSmoke, RowsAreRead) {
   }
   for (const char* word : {"--rounds", "1", "--json"}) command.push_back(word);
   const std::string& key = GetParam().words[0];
-  if (key != "adam" && key != "daemon-links") {
+  if (key != "adam" && key != "daemon" && key != "daemon-links") {
     for (const char* word : {"--gate", "0"}) command.push_back(word);
   }
   if (GetParam().on_disk) {
