@@ -69,7 +69,7 @@ class FlatReader {
   absl::Status Numbers(const flatbuffers::Vector<Value>* from,
                        absl::string_view field, std::vector<Value>* numbers) {
     if (from == nullptr) return WrongMessage(absl::StrCat("has no ", field));
-    TERRACE_RETURN_IF_ERROR(CheckAligned(from->Data(), alignof(Value), field));
+    TERRACE_RETURN_IF_ERROR(CheckAligned(*from, alignof(Value), field));
     TERRACE_RETURN_IF_ERROR(Take(from->size() * sizeof(Value)));
     numbers->assign(from->begin(), from->end());
     return absl::OkStatus();
@@ -80,7 +80,7 @@ class FlatReader {
                        absl::string_view field, Read read,
                        std::vector<Value>* values) {
     if (from == nullptr) return WrongMessage(absl::StrCat("has no ", field));
-    TERRACE_RETURN_IF_ERROR(CheckAligned(from->Data(), alignof(Struct), field));
+    TERRACE_RETURN_IF_ERROR(CheckAligned(*from, alignof(Struct), field));
     TERRACE_RETURN_IF_ERROR(Take(from->size() * sizeof(Value)));
     values->reserve(from->size());
     for (const Struct* const each : *from) values->push_back(read(*each));
@@ -104,11 +104,11 @@ class FlatReader {
 
   // The verifier looks where a list's length is, and not where its first value
   // is.
-  static absl::Status CheckAligned(const uint8_t* data, size_t alignment,
+  template <typename List>
+  static absl::Status CheckAligned(const List& list, size_t alignment,
                                    absl::string_view field) {
-    if (reinterpret_cast<uintptr_t>(data) % alignment == 0) {
-      return absl::OkStatus();
-    }
+    const auto data = reinterpret_cast<uintptr_t>(list.Data());
+    if (list.size() == 0 || data % alignment == 0) return absl::OkStatus();
     return WrongMessage(absl::StrCat("has misaligned ", field));
   }
 
