@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
@@ -180,7 +181,15 @@ absl::Status JobSession::HearRequests(MessageChannel& channel,
   TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message, channel.Receive());
   if (!message.has_value()) return absl::OkStatus();
   if (auto* const requests = std::get_if<JobRequests>(&message->body)) {
-    return client.Post(std::move(*requests));
+    // Pages that a process asks for are made meanwhile.
+    const bool grows =
+        absl::c_any_of(requests->requests, [](const JobRequest& each) {
+          return std::holds_alternative<GrowRequest>(each);
+        });
+    if (grows) loop_.heartbeat().SetAway(true);
+    absl::Status posted = client.Post(std::move(*requests));
+    if (grows) loop_.heartbeat().SetAway(false);
+    return posted;
   }
   return absl::InvalidArgumentError(
       "a message that is none of a job's process, on its connection");

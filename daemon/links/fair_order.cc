@@ -67,6 +67,12 @@ void FairOrder::AddPresent(int leaf, int count) {
       node.start = std::max(node.start, Of(node.parent).now);
     }
     node.present += count;
+    if (node.present > 0) continue;
+    // At the end of a busy time all below it have had their shares: nobody is
+    // remembered as ahead of those who come next.
+    for (const int child : node.children) {
+      node.now = std::max(node.now, Of(child).start);
+    }
   }
 }
 

@@ -125,7 +125,10 @@ void MetricsResponder::Accept(absl::Time now) {
 HttpConnection& MetricsResponder::Place() {
   HttpConnection* oldest = &connections_[0];
   for (HttpConnection& each : connections_) {
-    if (each.state() == State::kNone) return each;
+    if (each.state() == State::kNone) {
+      TakeBack(each);  // it may have ended in this turn
+      return each;
+    }
     if (each.begun() < oldest->begun()) oldest = &each;
   }
   oldest->End();

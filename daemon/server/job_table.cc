@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -60,6 +59,34 @@ JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
     }
   }
   return tiers;
+}
+
+// Whether a line, and a label of metrics, can have it: UTF-8 without control
+// characters.
+bool IsText(absl::string_view text) {
+  while (!text.empty()) {
+    const auto first = static_cast<unsigned char>(text.front());
+    const size_t size = first < 0x80                    ? 1
+                        : first >= 0xc2 && first < 0xe0 ? 2
+                        : first >= 0xe0 && first < 0xf0 ? 3
+                        : first >= 0xf0 && first < 0xf5 ? 4
+                                                        : 0;
+    if (size == 0 || size > text.size()) return false;
+    uint32_t point = size == 1 ? first : first & (0xff >> (size + 1));
+    for (const char each : text.substr(1, size - 1)) {
+      const auto byte = static_cast<unsigned char>(each);
+      if ((byte & 0xc0) != 0x80) return false;
+      point = point << 6 | (byte & 0x3f);
+    }
+    const bool is_control = point < 0x20 || (point >= 0x7f && point < 0xa0);
+    const bool is_overlong =
+        (size == 3 && point < 0x800) ||
+        (size == 4 && (point < 0x10000 || point > 0x10ffff));
+    const bool is_surrogate = point >= 0xd800 && point < 0xe000;
+    if (is_control || is_overlong || is_surrogate) return false;
+    text.remove_prefix(size);
+  }
+  return true;
 }
 
 // Of the daemon's own address space.
@@ -117,9 +144,7 @@ absl::Status JobTable::Admit(const Peer& peer, const Hello& hello) {
         absl::StrCat("a memory of ", hello.memory_bytes,
                      " bytes that may grow by ", hello.growth_bytes));
   }
-  const bool is_text = absl::c_none_of(
-      hello.job, [](unsigned char each) { return absl::ascii_iscntrl(each); });
-  if (hello.job.size() > kMostNameBytes || !is_text) {
+  if (hello.job.size() > kMostNameBytes || !IsText(hello.job)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a job's name of ", hello.job.size(), " bytes; at most ",
                      kMostNameBytes, ", and none that a line cannot have"));

@@ -50,6 +50,7 @@ class TensorTable {
   // until it returns false.
   template <typename Visit>
   void ForEachAfter(TensorId id, const Visit& visit) const {
+    if (id.value == INT64_MAX) return;
     tensors_.ForEachFrom(id.value + 1,
                          [&](const std::unique_ptr<Tensor>& tensor) {
                            return !IsAdmitted(*tensor) || visit(*tensor);

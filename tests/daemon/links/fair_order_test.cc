@@ -237,6 +237,24 @@ TEST_F(FairOrderTest, WhatWasNotServedIsGivenBack) {
   EXPECT_EQ(Next(), one);
 }
 
+// Else a user's jobs of ever new names would be remembered for ever.
+TEST_F(FairOrderTest, OnceNobodyIsThereNobodyIsAhead) {
+  const int user = order_.Add(FairOrder::kRoot, 1);
+  for (int i = 0; i < 3; ++i) {
+    const int job = order_.Add(user, 1);
+    const int process = order_.Add(job, 1);
+    order_.Wait(process, IoClass::kDemand);
+    order_.Serve(Next(), kPiece);
+    EXPECT_TRUE(order_.IsAhead(job));
+    order_.Rest(process);
+    for (const int each : {process, job, user}) {
+      EXPECT_FALSE(order_.IsAhead(each)) << each;
+    }
+    order_.Remove(process);
+    order_.Remove(job);
+  }
+}
+
 TEST_F(FairOrderTest, WhoIsAheadIsKnownUntilTheOthersHaveCaughtUp) {
   const int user = order_.Add(FairOrder::kRoot, 1);
   const int leaf = order_.Add(order_.Add(user, 1), 1);

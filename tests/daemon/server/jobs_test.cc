@@ -177,8 +177,18 @@ TEST(JobsTest, WhatIsHeldIsItsConnectionToo) {
 TEST(JobsTest, ANameThatALineCannotHaveIsRefused) {
   RunningDaemon daemon("");
   ASSERT_TRUE(daemon.Serves());
-  const absl::Status refused = ConnectAs(daemon, kMiB, "a\nb").status();
-  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  for (const char* name :
+       {"a\nb", "\x7f", "\xff", "\xc2", "\xc2\x9b", "\xc0\x80", "\xe0\x80\x80",
+        "\xed\xa0\x80", "\xf4\x90\x80\x80"}) {
+    const absl::Status refused = ConnectAs(daemon, kMiB, name).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  }
+  for (const char* name : {"night 2",
+                           "n\xc3\xa4"
+                           "chtlich",
+                           "\xf0\x9f\x8c\x99"}) {
+    EXPECT_TRUE(ConnectAs(daemon, kMiB, name).ok()) << name;
+  }
 }
 
 // Whatever it was about: pins, transfers, a wait.
