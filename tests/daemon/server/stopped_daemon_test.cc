@@ -3,10 +3,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <string>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/daemon/server/connected_job.h"
@@ -69,6 +73,19 @@ TEST(StoppedDaemonTest, ASecondSignalEndsItAtOnce) {
 constexpr absl::Duration kPatience = absl::Seconds(3);
 constexpr int64_t kJobBytes = 1 << 20;
 
+// All of its threads, each of which goes on until it hears of the signal.
+bool HasStopped(pid_t process) {
+  const std::string tasks = absl::StrCat("/proc/", process, "/task");
+  for (const auto& each : std::filesystem::directory_iterator(tasks)) {
+    std::ifstream file(each.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    const size_t state = stat.rfind(") ");
+    if (state == std::string::npos || stat[state + 2] != 'T') return false;
+  }
+  return true;
+}
+
 // What waits without a deadline ends, with an error that says why.
 void ExpectTold(Runtime& job) {
   const absl::Time before = SystemClock().Now();
@@ -88,6 +105,7 @@ TEST(StoppedDaemonTest, WhoWaitsForOneIsTold) {
   ASSERT_TRUE(held.ok());
   WritePattern(held->data(), 1);
   daemon.Kill(SIGSTOP);
+  ASSERT_TRUE(daemon.WaitUntil([&] { return HasStopped(daemon.pid()); }));
   ExpectTold(**job);
   EXPECT_TRUE(HasPattern(held->data(), 1));
   EXPECT_TRUE((*job)->Close(Later()).ok());
