@@ -9,10 +9,6 @@
 namespace terrace {
 namespace {
 
-absl::Status WrongNews(absl::string_view what) {
-  return absl::InternalError(absl::StrCat("the daemon answered with ", what));
-}
-
 std::vector<ReadyGroup> Failed(uint64_t tag, const absl::Status& why) {
   std::vector<ReadyGroup> failed(1);
   failed.front().tag = tag;
@@ -21,6 +17,10 @@ std::vector<ReadyGroup> Failed(uint64_t tag, const absl::Status& why) {
 }
 
 }  // namespace
+
+absl::Status WrongAnswer(absl::string_view what) {
+  return absl::InternalError(absl::StrCat("the daemon answered with ", what));
+}
 
 void QueueSinks::OpenQueue(int64_t id) {
   slots_[id] = port_->OpenQueue(id);
@@ -54,7 +54,7 @@ absl::Status QueueSinks::HearOfNone(
   const bool has_pins = absl::c_any_of(
       groups, [](const ReadyGroup& each) { return each.grants.ok(); });
   if (!Has(queue) && queue <= last_ && !has_pins) return absl::OkStatus();
-  return WrongNews(absl::StrCat("news of no such queue: ", queue));
+  return WrongAnswer(absl::StrCat("news of no such queue: ", queue));
 }
 
 absl::Status QueueSinks::CheckGroups(
@@ -67,16 +67,16 @@ absl::Status QueueSinks::CheckGroups(
 
 absl::Status QueueSinks::CheckGrants(const ReadyGroup& group) const {
   if (!group.grants.ok()) return absl::OkStatus();
-  if (group.grants->empty()) return WrongNews("a group of no pins");
+  if (group.grants->empty()) return WrongAnswer("a group of no pins");
   for (const Grant& each : *group.grants) {
     const bool is_within = each.offset >= 0 && each.size_bytes >= 0 &&
                            each.offset <= memory_bytes_ &&
                            each.size_bytes <= memory_bytes_ - each.offset &&
                            ClientOfToken(each.token) == port_->client();
     if (is_within) continue;
-    return WrongNews(absl::StrCat("a pin of ", each.size_bytes,
-                                  " bytes at offset ", each.offset, " of ",
-                                  memory_bytes_));
+    return WrongAnswer(absl::StrCat("a pin of ", each.size_bytes,
+                                    " bytes at offset ", each.offset, " of ",
+                                    memory_bytes_));
   }
   return absl::OkStatus();
 }

@@ -12,10 +12,14 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "daemon/wire/job_messages.h"
 #include "runtime/messages/port.h"
 
 namespace terrace {
+
+// Internal: what no daemon answers.
+absl::Status WrongAnswer(absl::string_view what);
 
 class QueueSinks {
  public:

@@ -78,10 +78,6 @@ absl::Status Lost(const std::string& socket, const absl::Status& why) {
       {ECONNRESET, socket});
 }
 
-absl::Status Wrong(absl::string_view what) {
-  return absl::InternalError(absl::StrCat("the daemon answered with ", what));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Relay>> Relay::Start(PacketSocket socket,
@@ -265,7 +261,7 @@ absl::Status Relay::HearNews() {
       return refusal->why;
     }
     auto* const news = std::get_if<JobNews>(&message->body);
-    if (news == nullptr) return Wrong("something else than news");
+    if (news == nullptr) return WrongAnswer("something else than news");
     for (JobNewsEntry& entry : news->entries) {
       TERRACE_RETURN_IF_ERROR(
           std::visit([this](auto& each) { return Hear(each); }, entry));
@@ -299,7 +295,7 @@ absl::Duration Relay::Allowed() const {
 absl::Status Relay::Hear(AnswerNews& news) {
   const auto found = due_.find(news.number);
   if (found == due_.end()) {
-    return Wrong(absl::StrCat("an answer to no request: ", news.number));
+    return WrongAnswer(absl::StrCat("an answer to no request: ", news.number));
   }
   const Due due = found->second;
   due_.erase(found);
@@ -352,7 +348,7 @@ absl::Status Relay::CheckAnswer(const Due& due, const Answer& answer) const {
       if (std::holds_alternative<Stats>(answer)) return absl::OkStatus();
       break;
   }
-  return Wrong("another kind of answer than was asked for");
+  return WrongAnswer("another kind of answer than was asked for");
 }
 
 absl::Status Relay::Hear(LastStats& news) {

@@ -91,10 +91,11 @@ absl::Status JobClient::CheckInFlight(bool is_question) const {
 
 template <typename Body>
 absl::Status JobClient::Add(Body request) {
-  if constexpr (requires { request.id; }) return Ask(std::move(request));
-  if constexpr (requires { request.tag; }) {
+  if constexpr (requires { request.id; }) {
+    return Ask(std::move(request));
+  } else if constexpr (requires { request.tag; }) {
     AddGroup(std::move(request));
-  } else if constexpr (!requires { request.id; }) {
+  } else {
     Pass(std::move(request)).IgnoreError();
   }
   return absl::OkStatus();
