@@ -36,6 +36,12 @@ class Clock {
   virtual bool Await(Mutex& mutex, CondVar& changed,
                      absl::FunctionRef<bool()> ready, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) = 0;
+  // The same of a thread that was made to wait, for what may never come.
+  virtual bool AwaitIdly(Mutex& mutex, CondVar& changed,
+                         absl::FunctionRef<bool()> ready, absl::Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return Await(mutex, changed, ready, deadline);
+  }
 };
 
 // The machine's: a monotonic source, which counts from the wall clock's time

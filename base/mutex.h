@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -42,10 +43,29 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mutex_;
 };
 
+// What a thread sleeps in that waits for a condition elsewhere than in it.
+class Sleep {
+ public:
+  virtual ~Sleep() = default;
+  // Ends it, also one that has not begun. Thread-safe; it takes no lock.
+  virtual void End() = 0;
+};
+
 class CondVar {
  public:
-  void Signal() { condition_.notify_one(); }
-  void SignalAll() { condition_.notify_all(); }
+  void Signal() {
+    condition_.notify_one();
+    EndElsewhere();
+  }
+  void SignalAll() {
+    condition_.notify_all();
+    EndElsewhere();
+  }
+  // Each signal ends that sleep too, until null is set: one at a time, with the
+  // mutex held, as whoever signals has it then.
+  void SetElsewhere(Sleep* sleep) {
+    elsewhere_.store(sleep, std::memory_order_relaxed);
+  }
   void Wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     condition_.wait(lock);
@@ -64,7 +84,13 @@ class CondVar {
   }
 
  private:
+  void EndElsewhere() {
+    Sleep* const sleep = elsewhere_.load(std::memory_order_relaxed);
+    if (sleep != nullptr) sleep->End();
+  }
+
   std::condition_variable condition_;
+  std::atomic<Sleep*> elsewhere_ = nullptr;
 };
 
 }  // namespace terrace

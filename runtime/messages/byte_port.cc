@@ -155,7 +155,7 @@ absl::StatusOr<std::vector<uint64_t>> BytePort::TakeRecalls(
   const auto are_mine = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return waiters_.empty() && !recalls_.empty();
   };
-  clock.Await(
+  clock.AwaitIdly(
       mutex_, recalled_,
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return are_mine() || closed() || woken_;
