@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "daemon/client/control_client.h"
 #include "daemon/client/relay.h"
+#include "daemon/wire/ring/ring_file.h"
 #include "runtime/client/asking_runtime.h"
 #include "terrace/runtime.h"
 #include "terrace/version.h"
@@ -30,7 +31,7 @@ class ConnectedRuntime final : public AskingRuntime<Runtime> {
   ConnectedRuntime(std::unique_ptr<Relay> relay, ThreadPool pool)
       : relay_(std::move(relay)),
         pool_(std::move(pool)),
-        client_(SystemClock(), relay_->inbox(), relay_->port(),
+        client_(relay_->clock(), relay_->inbox(), relay_->port(),
                 {{kDramTier, {.data = relay_->memory()}}}) {}
 
   ~ConnectedRuntime() override {
@@ -150,19 +151,26 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Connect(
                     .prefetch = options.prefetch},
               deadline));
   const auto* const welcome = std::get_if<Welcome>(&answered.body);
-  if (welcome == nullptr || !answered.descriptor.ok()) {
+  if (welcome == nullptr || answered.descriptors.size() != 2) {
     return absl::InternalError("the daemon answered with something else");
   }
   connection.RefuseMore();
   TERRACE_ASSIGN_OR_RETURN(
       SharedMemory memory,
-      SharedMemory::Map(answered.descriptor, welcome->file_bytes,
+      SharedMemory::Map(answered.descriptors[0], welcome->file_bytes,
                         welcome->memory_bytes));
+  TERRACE_ASSIGN_OR_RETURN(SharedMemory rings,
+                           SharedMemory::Map(answered.descriptors[1],
+                                             kRingFileBytes, kRingFileBytes));
   TERRACE_ASSIGN_OR_RETURN(
       std::unique_ptr<Relay> relay,
       Relay::Start(
-          std::move(connection), welcome->client, std::move(memory),
-          options.io_timeout + PopulationPatience(options.host_budget_bytes)));
+          {.socket = std::move(connection),
+           .client = welcome->client,
+           .memory = std::move(memory),
+           .rings = std::move(rings),
+           .patience = options.io_timeout +
+                       PopulationPatience(options.host_budget_bytes)}));
   return std::make_unique<ConnectedRuntime>(std::move(relay), std::move(pool));
 }
 

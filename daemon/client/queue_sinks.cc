@@ -23,12 +23,12 @@ absl::Status WrongAnswer(absl::string_view what) {
 }
 
 void QueueSinks::OpenQueue(int64_t id) {
-  slots_[id] = port_->OpenQueue(id);
+  slots_[id] = port_.OpenQueue(id);
   last_ = std::max(last_, id);
 }
 
 void QueueSinks::OpenBytes(int64_t id) {
-  bytes_[id] = port_->OpenBytes(id);
+  bytes_[id] = port_.OpenBytes(id);
   last_ = std::max(last_, id);
 }
 
@@ -72,7 +72,7 @@ absl::Status QueueSinks::CheckGrants(const ReadyGroup& group) const {
     const bool is_within = each.offset >= 0 && each.size_bytes >= 0 &&
                            each.offset <= memory_bytes_ &&
                            each.size_bytes <= memory_bytes_ - each.offset &&
-                           ClientOfToken(each.token) == port_->client();
+                           ClientOfToken(each.token) == port_.client();
     if (is_within) continue;
     return WrongAnswer(absl::StrCat("a pin of ", each.size_bytes,
                                     " bytes at offset ", each.offset, " of ",

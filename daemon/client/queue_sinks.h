@@ -2,7 +2,7 @@
 // What a daemon tells is checked before any of it is handed over: a group, and
 // a pin's place in the process's memory.
 //
-// One thread at a time, the relay's.
+// One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,10 @@ absl::Status WrongAnswer(absl::string_view what);
 
 class QueueSinks {
  public:
-  // The port's pins lie in the first `memory_bytes` of its memory.
-  QueueSinks(std::shared_ptr<Port> port, int64_t memory_bytes)
-      : port_(std::move(port)), memory_bytes_(memory_bytes) {}
+  // The port outlives it, and its pins lie in the first `memory_bytes` of its
+  // memory.
+  QueueSinks(Port& port, int64_t memory_bytes)
+      : port_(port), memory_bytes_(memory_bytes) {}
 
   bool Has(int64_t queue) const {
     return slots_.contains(queue) || bytes_.contains(queue);
@@ -54,7 +55,7 @@ class QueueSinks {
   absl::Status CheckGroups(const std::vector<ReadyGroup>& groups) const;
   absl::Status CheckGrants(const ReadyGroup& group) const;
 
-  const std::shared_ptr<Port> port_;
+  Port& port_;
   const int64_t memory_bytes_;
   absl::flat_hash_map<int64_t, std::shared_ptr<QueueSink>> slots_;
   absl::flat_hash_map<int64_t, std::shared_ptr<ByteSink>> bytes_;

@@ -1,7 +1,9 @@
 // A Relay is what stands in a process for the mover of a runtime that a host's
-// daemon has for it: its thread, terrace-relay, takes what the process's
-// threads post to the inbox and sends it to the daemon, and hands the daemon's
-// answers to their port.
+// daemon has for it. What the process's threads post they send themselves
+// (RequestSender), and of those that wait one hears the daemon's news for all
+// (LeadingClock). The relay's own thread, terrace-relay, does what is left:
+// what found no room in the ring, news that nobody waits for, the daemon's
+// silence, and the end.
 //
 // Once the connection has ended, the inbox is shut with the reason, every
 // question is answered by it and every queue is closed: nobody waits for a
@@ -13,110 +15,80 @@
 
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/mutex.h"
-#include "daemon/client/queue_sinks.h"
+#include "base/clock.h"
+#include "daemon/client/dues.h"
+#include "daemon/client/news_reader.h"
+#include "daemon/client/request_sender.h"
 #include "daemon/client/shared_memory.h"
-#include "daemon/client/silence.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/message_channel.h"
+#include "daemon/wire/packet_socket.h"
 #include "daemon/wire/wake_event.h"
 #include "runtime/messages/inbox.h"
 #include "runtime/messages/port.h"
+#include "terrace/stats.h"
 
 namespace terrace {
 
 class Relay {
  public:
-  // Pins of the memory keep it for as long as they live. A daemon that says
-  // nothing for as long as `patience`, though it is asked, counts as gone.
+  // What the daemon gave.
+  struct Parts {
+    PacketSocket socket;
+    ClientId client = 0;
+    SharedMemory memory;  // pins keep it for as long as they live
+    SharedMemory rings;
+    // A daemon that says nothing for as long, though it is asked, counts as
+    // gone.
+    absl::Duration patience;
+  };
+
   // ResourceExhausted: there is no descriptor or thread.
-  static absl::StatusOr<std::unique_ptr<Relay>> Start(PacketSocket socket,
-                                                      ClientId client,
-                                                      SharedMemory memory,
-                                                      absl::Duration patience);
+  static absl::StatusOr<std::unique_ptr<Relay>> Start(Parts parts);
   // Ends the connection.
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
   const std::shared_ptr<Inbox>& inbox() const { return inbox_; }
-  const std::shared_ptr<Port>& port() const { return port_; }
+  // Who has it may wait at it by the clock.
+  std::shared_ptr<Port> port() const;
+  Clock& clock() const;
   std::byte* memory() const { return memory_bytes_.data(); }
   // What the daemon said last, which is how it was at a Close.
   Stats last_stats() const;
 
  private:
-  // What a request is answered by, if by no error.
-  struct Due {
-    enum class Kind : uint8_t {
-      kStatus,
-      kTensors,
-      kQueue,
-      kBytes,  // a queue of them
-      kStats,
-      kClose
-    };
-    Kind kind = Kind::kStatus;
-    size_t tensors = 0;
-    absl::Duration takes;  // that the daemon says nothing else for
-  };
+  struct Heard;
 
-  Relay(PacketSocket socket, ClientId client, SharedMemory memory,
-        absl::Duration patience, WakeEvent event);
+  Relay(Parts parts, WakeEvent event);
 
+  void OnPosted();
   void Run();
-  void Await() const;
+  void Await();
   void AwaitEnd();
   absl::Status Turn();
-  absl::Status SendRequests();
-  absl::Status Send(JobRequests batch);
-  void Refuse(const JobRequest& request, const absl::Status& why);
-  void NoteDue(const JobRequest& request);
-  absl::Status HearNews();
-  // Unavailable: the daemon has said nothing, as of then, for too long.
-  absl::Status AskInSilence(absl::Time now);
-  absl::Duration Allowed() const;
-  absl::Status Hear(AnswerNews& news);
-  absl::Status Hear(QueueNews& news) { return queues_->Hear(news); }
-  absl::Status Hear(BytesNews& news) { return queues_->Hear(news); }
-  absl::Status Hear(LastStats& news);
-  template <typename End>
-  absl::Status Hear(const End& news) {
-    queues_->Hear(news);
-    return absl::OkStatus();
-  }
-  absl::Status CheckAnswer(const Due& due, const Answer& answer) const;
-  void KeepStats(Stats stats);
-  // Nobody asks any more.
-  void Shut(const absl::Status& why);
-  // All who still wait hear of the end; who asked for it, of how it went.
-  void AnswerAll(const absl::Status& why);
+  absl::Status Send();
+  absl::Status LookAtSilence(absl::Time now);
 
-  const std::string socket_;               // as errors name it
-  std::optional<MessageChannel> channel_;  // until the end
+  const std::string socket_;  // as errors name it
   const std::shared_ptr<WakeEvent> event_;
-  absl::Span<std::byte> memory_bytes_;
-  std::shared_ptr<Inbox> inbox_;  // with the memory
-  std::shared_ptr<Port> port_;
-  absl::flat_hash_map<uint64_t, Due> due_;
-  std::optional<QueueSinks> queues_;
-  Silence silence_;
+  const absl::Span<std::byte> memory_bytes_;
+  const std::shared_ptr<Dues> dues_ = std::make_shared<Dues>();
+  const std::shared_ptr<Inbox> inbox_;     // with the memory
+  const std::shared_ptr<Heard> heard_;     // with the rings
+  std::optional<MessageChannel> channel_;  // until the end
+  RequestSender sender_;
   std::atomic<bool> ends_ = false;
-  std::optional<absl::Status> closed_;  // by a Close, which ended so
-  mutable Mutex mutex_;
-  Stats last_stats_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;  // last: it uses all of the above
 };
 

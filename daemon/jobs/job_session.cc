@@ -71,6 +71,9 @@ void JobSession::Run() { parts_.on_end(Serve()); }
 
 JobSession::Ended JobSession::Serve() {
   RuntimeLoops loops(parts_.loops, parts_.peer.pid);
+  absl::StatusOr<RingFile> rings = RingFile::Make();
+  if (!rings.ok()) return {.how = Refuse(rings.status())};
+  rings_.emplace(*std::move(rings));
   absl::StatusOr<JobRuntime> made = parts_.make_runtime(loops);
   if (!made.ok()) return {.how = Refuse(made.status())};
   const std::shared_ptr<JobMemory> memory = made->memory;
@@ -88,8 +91,9 @@ JobSession::Ended JobSession::Serve(JobRuntime made, RuntimeLoops& loops) {
   Served served{runtime, loops, *probe, client};
   Ended end;
   end.how = Greet(runtime, client);
-  MessageChannel& channel =
-      channel_.emplace(std::move(parts_.socket), parts_.peer);
+  const Rings rings = rings_->rings();
+  MessageChannel& channel = channel_.emplace(
+      std::move(parts_.socket), parts_.peer, rings.news, rings.requests);
   loop_.heartbeat().SetAway(false);
   while (end.how.ok()) {
     Await(channel, !client.is_closed());
@@ -139,19 +143,22 @@ absl::Status JobSession::Greet(LocalRuntime& runtime, const JobClient& client) {
   TERRACE_ASSIGN_OR_RETURN(
       const std::vector<std::byte> bytes,
       Encode({.sequence = parts_.sequence, .body = welcome}));
-  TERRACE_ASSIGN_OR_RETURN(const bool sent,
-                           parts_.socket.SendWith(bytes, arena.memory_file()));
+  TERRACE_ASSIGN_OR_RETURN(
+      const bool sent, parts_.socket.SendWith(bytes, {arena.memory_file().get(),
+                                                      rings_->file().get()}));
   if (sent) return absl::OkStatus();
   return absl::UnavailableError("who asked for memory does not read");
 }
 
-void JobSession::Await(const MessageChannel& channel, bool listens) const {
+void JobSession::Await(MessageChannel& channel, bool listens) const {
   const bool reads = listens && !channel.is_full();
-  short events = reads ? POLLIN : 0;
-  if (channel.has_unsent()) events |= POLLOUT;
-  std::array<pollfd, 2> waits = {
-      {{event_->descriptor(), POLLIN, 0}, {channel.descriptor(), events, 0}}};
-  poll(waits.data(), waits.size(), /*timeout=*/-1);
+  const bool rests = (!reads || channel.RestForNews()) && channel.RestForRoom();
+  if (rests) {
+    std::array<pollfd, 2> waits = {
+        {{event_->descriptor(), POLLIN, 0}, {channel.descriptor(), POLLIN, 0}}};
+    poll(waits.data(), waits.size(), /*timeout=*/-1);
+  }
+  channel.StirForNews();
 }
 
 absl::Status JobSession::Turn(MessageChannel& channel, Served& served) {
@@ -163,6 +170,9 @@ absl::Status JobSession::Turn(MessageChannel& channel, Served& served) {
   if (asks_stats_.exchange(false)) served.probe.AskStats();
   if (asks_page_.exchange(false)) served.probe.AskPage({page_after_.load()});
   if (ends_) return absl::CancelledError("the daemon ends");
+  const absl::Status there = channel.HearBells();
+  if (absl::IsUnavailable(there)) return HearLast(channel, client, there);
+  TERRACE_RETURN_IF_ERROR(there);
   TERRACE_RETURN_IF_ERROR(channel.Flush());
   if (channel.is_full()) return absl::OkStatus();
   for (JobNews& news : client.TakeNews()) {
@@ -173,26 +183,38 @@ absl::Status JobSession::Turn(MessageChannel& channel, Served& served) {
     return absl::UnavailableError("the process has closed its runtime");
   }
   if (channel.is_full()) return absl::OkStatus();
-  return HearRequests(channel, client);
+  return Hear(channel, client).status();
 }
 
-absl::Status JobSession::HearRequests(MessageChannel& channel,
+// What a process said before it went counts: the ends of its pins above all,
+// which else would be its own for as long as it lives.
+absl::Status JobSession::HearLast(MessageChannel& channel, JobClient& client,
+                                  const absl::Status& gone) {
+  while (true) {
+    TERRACE_ASSIGN_OR_RETURN(const bool has_heard, Hear(channel, client));
+    if (!has_heard) return gone;
+  }
+}
+
+absl::StatusOr<bool> JobSession::Hear(MessageChannel& channel,
                                       JobClient& client) {
   TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message, channel.Receive());
-  if (!message.has_value()) return absl::OkStatus();
-  if (auto* const requests = std::get_if<JobRequests>(&message->body)) {
-    // Pages that a process asks for are made meanwhile.
-    const bool grows =
-        absl::c_any_of(requests->requests, [](const JobRequest& each) {
-          return std::holds_alternative<GrowRequest>(each);
-        });
-    if (grows) loop_.heartbeat().SetAway(true);
-    absl::Status posted = client.Post(std::move(*requests));
-    if (grows) loop_.heartbeat().SetAway(false);
-    return posted;
+  if (!message.has_value()) return false;
+  auto* const requests = std::get_if<JobRequests>(&message->body);
+  if (requests == nullptr) {
+    return absl::InvalidArgumentError(
+        "a message that is none of a job's process, on its connection");
   }
-  return absl::InvalidArgumentError(
-      "a message that is none of a job's process, on its connection");
+  // Pages that a process asks for are made meanwhile.
+  const bool grows =
+      absl::c_any_of(requests->requests, [](const JobRequest& each) {
+        return std::holds_alternative<GrowRequest>(each);
+      });
+  if (grows) loop_.heartbeat().SetAway(true);
+  const absl::Status posted = client.Post(std::move(*requests));
+  if (grows) loop_.heartbeat().SetAway(false);
+  TERRACE_RETURN_IF_ERROR(posted);
+  return true;
 }
 
 }  // namespace terrace

@@ -27,6 +27,7 @@
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/message_channel.h"
 #include "daemon/wire/packet_socket.h"
+#include "daemon/wire/ring/ring_file.h"
 #include "daemon/wire/wake_event.h"
 #include "runtime/local_runtime.h"
 
@@ -86,9 +87,12 @@ class JobSession {
   Ended Serve(JobRuntime made, RuntimeLoops& loops);
   absl::Status Refuse(const absl::Status& why);
   absl::Status Greet(LocalRuntime& runtime, const JobClient& client);
-  void Await(const MessageChannel& channel, bool listens) const;
+  void Await(MessageChannel& channel, bool listens) const;
   absl::Status Turn(MessageChannel& channel, Served& served);
-  absl::Status HearRequests(MessageChannel& channel, JobClient& client);
+  // False: there is nothing to hear now.
+  absl::StatusOr<bool> Hear(MessageChannel& channel, JobClient& client);
+  absl::Status HearLast(MessageChannel& channel, JobClient& client,
+                        const absl::Status& gone);
 
   Parts parts_;
   const std::shared_ptr<const WakeEvent> event_;
@@ -97,6 +101,7 @@ class JobSession {
   std::atomic<bool> asks_stats_ = false;
   std::atomic<bool> asks_page_ = false;
   std::atomic<int64_t> page_after_ = 0;
+  std::optional<RingFile> rings_;
   std::optional<MessageChannel> channel_;  // once it is greeted
   std::thread thread_;                     // last: it uses all of the above
 };

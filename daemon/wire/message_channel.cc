@@ -1,9 +1,18 @@
 #include "daemon/wire/message_channel.h"
 
+#include <array>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace terrace {
+namespace {
+
+constexpr std::array<std::byte, 1> kBell = {std::byte{1}};
+// Of one turn: more are heard in the next.
+constexpr int kMostBells = 16;
+
+}  // namespace
 
 absl::Status MessageChannel::Send(const Envelope& envelope) {
   TERRACE_ASSIGN_OR_RETURN(std::vector<std::vector<std::byte>> packets,
@@ -16,31 +25,53 @@ absl::Status MessageChannel::Send(const Envelope& envelope) {
 }
 
 absl::Status MessageChannel::Flush() {
+  bool has_written = false;
   while (!unsent_.empty()) {
-    TERRACE_ASSIGN_OR_RETURN(const bool sent, socket_.Send(unsent_.front()));
-    if (!sent) break;
+    TERRACE_ASSIGN_OR_RETURN(const bool written,
+                             writer_.Write(unsent_.front()));
+    if (!written) break;
+    has_written = true;
     unsent_bytes_ -= unsent_.front().size();
     unsent_.pop_front();
   }
+  if (has_written && writer_.WakeReader()) return Ring();
   return absl::OkStatus();
+}
+
+bool MessageChannel::RestForRoom() {
+  return unsent_.empty() || writer_.AwaitRoom(unsent_.front().size());
 }
 
 absl::StatusOr<std::optional<Envelope>> MessageChannel::Receive() {
   while (true) {
-    TERRACE_ASSIGN_OR_RETURN(const std::optional<Packet> packet,
-                             socket_.Receive());
+    TERRACE_ASSIGN_OR_RETURN(const std::optional<std::vector<std::byte>> packet,
+                             ring_reader_.Read());
     if (!packet.has_value()) return std::nullopt;
-    const Peer& from = packet->sender;
+    // A peer that is gone is heard of by its bells' end.
+    if (ring_reader_.WakeWriter()) Ring().IgnoreError();
+    TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message,
+                             reader_.Add(*packet));
+    if (message.has_value()) return message;
+  }
+}
+
+// A peer whose socket has no room for one more has not heard those before.
+absl::Status MessageChannel::Ring() { return socket_.Send(kBell).status(); }
+
+absl::Status MessageChannel::HearBells() {
+  for (int i = 0; i < kMostBells; ++i) {
+    TERRACE_ASSIGN_OR_RETURN(const std::optional<Packet> bell,
+                             socket_.Receive(kBell.size()));
+    if (!bell.has_value()) break;
+    const Peer& from = bell->sender;
     if (sender_.has_value() &&
         (from.uid != sender_->uid || from.pid != sender_->pid)) {
       return absl::PermissionDeniedError(
           absl::StrCat("a message of ", PeerText(from), " on a connection of ",
                        PeerText(*sender_)));
     }
-    TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message,
-                             reader_.Add(packet->bytes));
-    if (message.has_value()) return message;
   }
+  return absl::OkStatus();
 }
 
 }  // namespace terrace

@@ -1,12 +1,19 @@
-// Messages of any length, both ways over one connection. What the peer does not
-// read yet is kept until it does; nothing blocks.
+// Messages of any length, both ways over one connection: in rings of memory
+// that both sides have, beside a socket by which each hears that the other one
+// is gone, and rings for it while it rests. What the peer does not read yet is
+// kept until it does; nothing blocks.
 //
 //   channel.Send(envelope);
-//   poll(channel.descriptor(), POLLIN | (channel.has_unsent() ? POLLOUT : 0));
+//   if (channel.RestForNews() && channel.RestForRoom()) {
+//     poll(channel.descriptor(), POLLIN);
+//   }
+//   channel.StirForNews();
+//   absl::Status there = channel.HearBells();
 //   channel.Flush();
 //   while (auto message = channel.Receive()) ...
 //
-// A channel belongs to one thread at a time.
+// One thread at a time has the side that sends, and one that which receives:
+// they may be two.
 #pragma once
 
 #include <cstddef>
@@ -20,31 +27,45 @@
 #include "daemon/wire/envelope.h"
 #include "daemon/wire/fragments.h"
 #include "daemon/wire/packet_socket.h"
+#include "daemon/wire/ring/packet_ring.h"
 
 namespace terrace {
 
 class MessageChannel {
  public:
-  // `sender`: who alone may write here, as a daemon has it; none: the other end
-  // is the daemon.
-  MessageChannel(PacketSocket socket, std::optional<Peer> sender)
+  // `sender`: who alone may ring here, as a daemon has it; none: the other end
+  // is the daemon. The rings outlive the channel.
+  MessageChannel(PacketSocket socket, std::optional<Peer> sender, RingView out,
+                 RingView in)
       : socket_(std::move(socket)),
         sender_(sender),
+        writer_(out),
+        ring_reader_(in),
         reader_(sender.has_value() ? WireReader::kDaemon
                                    : WireReader::kClient) {}
 
   // Unavailable: the peer is gone. ResourceExhausted: a message that is too
-  // long; nothing of it is sent.
+  // long; nothing of it is sent. InvalidArgument: RingWriter's.
   absl::Status Send(const Envelope& envelope);
   absl::Status Flush();
   bool has_unsent() const { return !unsent_.empty(); }
   // So much is unsent that more had better wait.
   bool is_full() const { return unsent_bytes_ > kMostUnsentBytes; }
+  // The peer rings once there is room for what is unsent. False: there is some.
+  bool RestForRoom();
 
   // None: nothing that is whole is there now. Errors end the connection: those
-  // of PacketSocket::Receive and FragmentReader; PermissionDenied: a packet of
-  // another process.
+  // of RingReader and FragmentReader.
   absl::StatusOr<std::optional<Envelope>> Receive();
+  // Until StirForNews, the peer rings for what it sends. False: there is
+  // something.
+  bool RestForNews() { return ring_reader_.Rest(); }
+  void StirForNews() { ring_reader_.Stir(); }
+  // Takes what the peer has rung. Unavailable: it is gone, though what it sent
+  // before may still be received. Other errors end the connection:
+  // PermissionDenied, another process has rung; InvalidArgument, what came is
+  // no bell.
+  absl::Status HearBells();
 
   // For poll(2) alone.
   int descriptor() const { return socket_.descriptor(); }
@@ -52,11 +73,17 @@ class MessageChannel {
  private:
   static constexpr size_t kMostUnsentBytes = 1 << 20;
 
+  absl::Status Ring();
+
   PacketSocket socket_;
   const std::optional<Peer> sender_;
-  FragmentReader reader_;
+  // Of who sends.
+  RingWriter writer_;
   std::deque<std::vector<std::byte>> unsent_;
   size_t unsent_bytes_ = 0;
+  // Of who receives.
+  RingReader ring_reader_;
+  FragmentReader reader_;
 };
 
 }  // namespace terrace

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "daemon/wire/envelope.h"
@@ -25,7 +26,8 @@ namespace {
 // Room for a sender, and for no descriptor: the kernel lets go of what has
 // none. To close one here could block, as its file may be a FUSE file system's.
 constexpr size_t kControlBytes = CMSG_SPACE(sizeof(ucred));
-constexpr size_t kDescriptorBytes = CMSG_SPACE(sizeof(int));
+constexpr size_t kDescriptorBytes =
+    CMSG_SPACE(PacketSocket::kMostDescriptors * sizeof(int));
 // A longer wait of connect(2) is several; it takes no time at all for all that
 // there is.
 constexpr absl::Duration kLongestWait = absl::Seconds(60);
@@ -151,23 +153,24 @@ absl::StatusOr<bool> PacketSocket::Send(absl::Span<const std::byte> bytes) {
 }
 
 absl::StatusOr<bool> PacketSocket::SendWith(absl::Span<const std::byte> bytes,
-                                            const OwnDescriptor& descriptor) {
+                                            absl::Span<const int> descriptors) {
+  TERRACE_CHECK(descriptors.size() <= kMostDescriptors);
   alignas(cmsghdr) std::array<std::byte, kDescriptorBytes> control = {};
   iovec part = {const_cast<std::byte*>(bytes.data()), bytes.size()};
   msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = control.data();
-  message.msg_controllen = control.size();
+  const size_t size = descriptors.size() * sizeof(int);
+  message.msg_controllen = CMSG_SPACE(size);
   cmsghdr* const header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  const int fd = descriptor.get();
-  std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  header->cmsg_len = CMSG_LEN(size);
+  std::memcpy(CMSG_DATA(header), descriptors.data(), size);
   ssize_t sent = -1;
   do {
-    sent = sendmsg(descriptor_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    sent = sendmsg(descriptor(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   return Sent(sent);
 }
@@ -180,9 +183,9 @@ absl::StatusOr<bool> PacketSocket::Sent(ssize_t result) const {
   return ErrnoError(name_, "cannot send", error);
 }
 
-absl::StatusOr<std::optional<Packet>> PacketSocket::Receive() {
+absl::StatusOr<std::optional<Packet>> PacketSocket::Receive(size_t most_bytes) {
   // One byte more than a packet has, so that a longer one is seen.
-  std::vector<std::byte> bytes(kMostPacketBytes + 1);
+  std::vector<std::byte> bytes(most_bytes + 1);
   const bool takes = descriptors_ == Descriptors::kTaken;
   alignas(cmsghdr) std::array<std::byte, kControlBytes + kDescriptorBytes>
       control;
@@ -209,26 +212,25 @@ absl::StatusOr<std::optional<Packet>> PacketSocket::Receive() {
   }
   std::vector<OwnDescriptor> beside = DescriptorsOf(message);
   pause.reset();
-  if ((message.msg_flags & MSG_CTRUNC) != 0 || beside.size() > 1) {
+  const bool are_too_many = beside.size() > kMostDescriptors;
+  if ((message.msg_flags & MSG_CTRUNC) != 0 || are_too_many) {
     return absl::InvalidArgumentError(
         "a control message with descriptors that are not taken");
   }
   // No message is empty: this is the end.
   if (received == 0) return Gone();
-  const bool is_too_long = static_cast<size_t>(received) > kMostPacketBytes ||
+  const bool is_too_long = static_cast<size_t>(received) > most_bytes ||
                            (message.msg_flags & MSG_TRUNC) != 0;
   if (is_too_long) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a control message of more than ", kMostPacketBytes, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a control message of more than ", most_bytes, " bytes"));
   }
   const std::optional<Peer> sender = SenderOf(message);
   if (!sender.has_value()) {
     return absl::InvalidArgumentError("a control message without a sender");
   }
   bytes.resize(static_cast<size_t>(received));
-  Packet packet{std::move(bytes), *sender, OwnDescriptor()};
-  if (!beside.empty()) packet.descriptor = std::move(beside.front());
-  return packet;
+  return Packet{std::move(bytes), *sender, std::move(beside)};
 }
 
 absl::StatusOr<Packet> PacketSocket::Await(absl::Time deadline) {

@@ -1,14 +1,14 @@
 // One end of a connection to a host's daemon: a Unix socket of sequenced
 // packets. A packet arrives whole, with the kernel's word for who sent it, or
-// the connection ends. Descriptors are never taken, but for the one that a
+// the connection ends. Descriptors are never taken, but for those that a
 // process waits for which asks a daemon for memory.
 //
 //   auto socket = PacketSocket::Connect("/run/terrace/control.sock", deadline);
 //   auto sent = socket->Send(bytes);        // false: the peer does not read
 //   auto packet = socket->Await(deadline);
 //
-// A socket belongs to one thread at a time. Nothing blocks but Connect and
-// Await, whose deadlines are SystemClock()'s (base/clock.h).
+// One thread at a time sends, and one receives: they may be two. Nothing blocks
+// but Connect and Await, whose deadlines are SystemClock()'s (base/clock.h).
 #pragma once
 
 #include <sys/types.h>
@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/process.h"
+#include "daemon/wire/envelope.h"
 
 namespace terrace {
 
@@ -42,7 +43,7 @@ struct Peer {
 struct Packet {
   std::vector<std::byte> bytes;
   Peer sender;
-  OwnDescriptor descriptor;  // beside it, where they are taken
+  std::vector<OwnDescriptor> descriptors;  // beside it, where they are taken
 };
 
 enum class Descriptors : uint8_t { kRefused, kTaken };
@@ -69,14 +70,17 @@ class PacketSocket {
   // All of it in one packet: false where the peer does not read now.
   // Unavailable: the peer is gone.
   absl::StatusOr<bool> Send(absl::Span<const std::byte> bytes);
-  // The same, with a descriptor beside it, which the sender keeps too.
+  // The same, with as many descriptors beside it as are taken, which the sender
+  // keeps too.
+  static constexpr size_t kMostDescriptors = 2;
   absl::StatusOr<bool> SendWith(absl::Span<const std::byte> bytes,
-                                const OwnDescriptor& descriptor);
+                                absl::Span<const int> descriptors);
   // Nothing: no packet is there now. Unavailable: the peer is gone.
-  // InvalidArgument: a packet of more than kMostPacketBytes, one without a
-  // sender, or one with descriptors, which do not become this process's; the
-  // connection is to end.
-  absl::StatusOr<std::optional<Packet>> Receive();
+  // InvalidArgument: a packet of more than `most_bytes`, one without a sender,
+  // or one with descriptors, which do not become this process's; the connection
+  // is to end.
+  absl::StatusOr<std::optional<Packet>> Receive(
+      size_t most_bytes = kMostPacketBytes);
   // Receive, until there is one; DeadlineExceeded.
   absl::StatusOr<Packet> Await(absl::Time deadline);
   // No descriptor is taken from here on.

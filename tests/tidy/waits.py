@@ -78,6 +78,8 @@ SINGLE = {
         {'kLockPatience'}, 'the deadline of a lock'),
     'tiers/pmem/dax_device.cc': Wait(
         {'kLockPatience'}, 'the deadline of a lock'),
+    'daemon/client/leading_clock.cc': Wait(
+        {'kSpin'}, 'a wake-up takes as long; it spins so long once'),
     'daemon/cli/top.cc': Wait(
         {'kOnce'}, 'how long a rate is measured'),
     'daemon/links/shared_link.h': Wait(

@@ -55,7 +55,8 @@ class QueueSinksTest : public testing::Test {
   }
 
   const std::shared_ptr<Ends> ends_ = std::make_shared<Ends>();
-  QueueSinks sinks_{std::make_shared<Port>(kClient, ends_), kMemory};
+  Port port_{kClient, ends_};
+  QueueSinks sinks_{port_, kMemory};
 };
 
 TEST_F(QueueSinksTest, PinsAreWithinTheMemory) {

@@ -2,6 +2,7 @@
 // hold whatever it does: others are undisturbed, and nothing is left of it.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,9 +10,13 @@
 #include <variant>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "daemon/client/shared_memory.h"
 #include "daemon/wire/envelope.h"
 #include "daemon/wire/fragments.h"
 #include "daemon/wire/packet_socket.h"
+#include "daemon/wire/ring/packet_ring.h"
+#include "daemon/wire/ring/ring_file.h"
 #include "gmock/gmock.h"
 #include "terrace/version.h"
 #include "tests/daemon/server/connected_job.h"
@@ -26,23 +31,41 @@ class RawJob {
   explicit RawJob(const RunningDaemon& daemon)
       : socket_(*PacketSocket::Connect(daemon.socket(), Soon(),
                                        Descriptors::kTaken)) {
-    Send({.sequence = 1,
-          .body = Hello{.version = kVersion, .memory_bytes = kHostileMemory}});
+    const std::vector<std::byte> hello = *Encode(
+        {.sequence = 1,
+         .body = Hello{.version = kVersion, .memory_bytes = kHostileMemory}});
+    EXPECT_TRUE(*socket_.Send(hello));
     auto packet = socket_.Await(Soon());
     EXPECT_TRUE(packet.ok()) << packet.status();
-    memory_ = std::move(packet->descriptor);
+    EXPECT_EQ(packet->descriptors.size(), 2u);
+    memory_ = std::move(packet->descriptors.at(0));
+    ring_file_ = std::move(packet->descriptors.at(1));
+    rings_.emplace(*SharedMemory::Map(ring_file_, kRingFileBytes, 0));
+    writer_.emplace(rings().requests);
+    reader_.emplace(rings().news);
     welcome_ = std::get<Welcome>(Decode(packet->bytes)->body);
   }
 
   PacketSocket& socket() { return socket_; }
   const OwnDescriptor& memory() const { return memory_; }
+  const OwnDescriptor& ring_file() const { return ring_file_; }
+  Rings rings() const { return Rings::In(rings_->bytes()); }
   ClientId client() const { return welcome_.client; }
 
   void Send(const Envelope& envelope) {
     const std::vector<std::vector<std::byte>> packets = *PacketsOf(envelope);
-    for (const auto& packet : packets) {
-      EXPECT_TRUE(*socket_.Send(packet));
-    }
+    for (const auto& packet : packets) EXPECT_TRUE(Write(packet));
+  }
+  // False: its ring has no room.
+  bool Write(absl::Span<const std::byte> packet) {
+    if (!*writer_->Write(packet)) return false;
+    Ring();
+    return true;
+  }
+  // Whether the daemon is there.
+  bool Ring() {
+    const std::byte bell{1};
+    return socket_.Send({&bell, 1}).ok();
   }
   void Ask(JobRequest request) {
     JobRequests requests;
@@ -53,10 +76,9 @@ class RawJob {
   // The next entry of what comes.
   absl::StatusOr<JobNewsEntry> Hear() {
     while (heard_.empty()) {
-      absl::StatusOr<Packet> packet = socket_.Await(Soon());
+      absl::StatusOr<std::vector<std::byte>> packet = Read();
       if (!packet.ok()) return packet.status();
-      absl::StatusOr<std::optional<Envelope>> message =
-          reader_.Add(packet->bytes);
+      absl::StatusOr<std::optional<Envelope>> message = pieces_.Add(*packet);
       if (!message.ok()) return message.status();
       if (!message->has_value()) continue;
       if (auto* const refusal = std::get_if<Refusal>(&(*message)->body)) {
@@ -101,10 +123,27 @@ class RawJob {
   }
 
  private:
+  // What the daemon has said before it went is there all the same.
+  absl::StatusOr<std::vector<std::byte>> Read() {
+    absl::Status there;
+    while (true) {
+      absl::StatusOr<std::optional<std::vector<std::byte>>> packet =
+          reader_->Read();
+      if (!packet.ok()) return packet.status();
+      if (packet->has_value()) return **std::move(packet);
+      if (!there.ok()) return there;
+      if (reader_->Rest()) there = socket_.Await(Soon()).status();
+    }
+  }
+
   PacketSocket socket_;
   OwnDescriptor memory_;
+  OwnDescriptor ring_file_;
+  std::optional<SharedMemory> rings_;
+  std::optional<RingWriter> writer_;
+  std::optional<RingReader> reader_;
   Welcome welcome_;
-  FragmentReader reader_;
+  FragmentReader pieces_;
   uint64_t posted_ = 0;
   std::vector<JobNewsEntry> heard_;
 };

@@ -248,10 +248,10 @@ TEST(JobsTest, WhenTheDaemonIsGoneNobodyWaits) {
     EXPECT_THAT(Words(next), HasSubstr("checkpoint"));
   });
   std::thread asks([&] {
-    const absl::Status opened = (*job)
-                                    ->OpenQueue((1 << 19) - kTensorHeaderBytes,
-                                                2, absl::InfiniteFuture())
-                                    .status();
+    // All windows together fit the budget, once the pin has ended.
+    const int64_t slot_bytes = (1 << 19) - 2 * kTensorHeaderBytes;
+    const absl::Status opened =
+        (*job)->OpenQueue(slot_bytes, 2, absl::InfiniteFuture()).status();
     EXPECT_TRUE(absl::IsUnavailable(opened)) << opened;
   });
   daemon.Kill(SIGKILL);

@@ -1,0 +1,73 @@
+#include "daemon/client/dues.h"
+
+#include <type_traits>
+#include <variant>
+
+#include "daemon/client/shared_memory.h"
+
+namespace terrace {
+namespace {
+
+template <typename Body>
+Due DueTo(const Body& body) {
+  if constexpr (std::is_same_v<Body, RegisterRequest>) {
+    return {Due::Kind::kTensors, body.specs.size()};
+  } else if constexpr (std::is_same_v<Body, OpenRequest>) {
+    return {.kind = Due::Kind::kQueue};
+  } else if constexpr (std::is_same_v<Body, OpenBytesRequest>) {
+    return {.kind = Due::Kind::kBytes};
+  } else if constexpr (std::is_same_v<Body, StatsRequest>) {
+    return {.kind = Due::Kind::kStats};
+  } else if constexpr (std::is_same_v<Body, CloseRequest>) {
+    return {.kind = Due::Kind::kClose};
+  } else if constexpr (std::is_same_v<Body, GrowRequest>) {
+    return {.takes = PopulationPatience(body.bytes)};
+  } else {
+    return {};
+  }
+}
+
+}  // namespace
+
+void Dues::Note(const JobRequest& request) {
+  std::visit(
+      [this](const auto& body) {
+        if constexpr (requires { body.id; }) {
+          const Due due = DueTo(body);
+          MutexLock lock(mutex_);
+          if (!dues_.try_emplace(body.id.number, due).second) return;
+          allowed_ += due.takes;
+        }
+      },
+      request);
+}
+
+std::optional<Due> Dues::Take(uint64_t number) {
+  MutexLock lock(mutex_);
+  const auto found = dues_.find(number);
+  if (found == dues_.end()) return std::nullopt;
+  const Due due = found->second;
+  dues_.erase(found);
+  allowed_ -= due.takes;
+  return due;
+}
+
+std::vector<std::pair<uint64_t, Due>> Dues::TakeAll() {
+  MutexLock lock(mutex_);
+  std::vector<std::pair<uint64_t, Due>> all(dues_.begin(), dues_.end());
+  dues_.clear();
+  allowed_ = absl::ZeroDuration();
+  return all;
+}
+
+bool Dues::Has(uint64_t number) const {
+  MutexLock lock(mutex_);
+  return dues_.contains(number);
+}
+
+absl::Duration Dues::Allowed() const {
+  MutexLock lock(mutex_);
+  return allowed_;
+}
+
+}  // namespace terrace

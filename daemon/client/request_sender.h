@@ -1,0 +1,55 @@
+// How what a process's threads post gets to the daemon: the thread that posts
+// takes what the inbox has, and writes it into the ring. What finds no room
+// there, or cannot be sent at all, is left to the relay.
+//
+// Thread-safe.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "daemon/client/dues.h"
+#include "daemon/wire/job_messages.h"
+#include "daemon/wire/message_channel.h"
+#include "runtime/messages/inbox.h"
+
+namespace terrace {
+
+// A message of the inbox as it is sent: its deadline is by the wall clock
+// there. None: it is of no kind that a connection has.
+std::optional<JobRequest> RequestOf(Message& message);
+
+class RequestSender {
+ public:
+  // Both outlive it.
+  RequestSender(MessageChannel& channel, Dues& dues)
+      : channel_(channel), dues_(dues) {}
+
+  // Sends all that the inbox has. False: something is left for the relay. What
+  // is not OK ends the connection, and stays so.
+  absl::StatusOr<bool> Send(Inbox& inbox);
+  // The relay's own question, unless there is no room even for what is posted.
+  absl::Status Ask();
+  // Of the channel.
+  bool RestForRoom();
+
+  // A request that is too long to be sent, and why.
+  using Refused = std::pair<JobRequest, absl::Status>;
+  std::vector<Refused> TakeRefused();
+
+ private:
+  absl::Status SendAll(Inbox& inbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Send(JobRequests batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  MessageChannel& channel_;  // its sending side, guarded by the mutex
+  Dues& dues_;
+  Mutex mutex_;
+  std::vector<Refused> refused_ ABSL_GUARDED_BY(mutex_);
+  absl::Status how_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace terrace
