@@ -1,11 +1,13 @@
 #include "daemon/client/control_client.h"
 
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "daemon/wire/fragments.h"
 
 namespace terrace {
 namespace {
@@ -22,14 +24,21 @@ absl::StatusOr<Answered> AskOver(PacketSocket& socket, EnvelopeBody body,
   // A connection that was refused has its answer without a request.
   const absl::StatusOr<bool> sent = socket.Send(bytes);
   if (!sent.ok() && !absl::IsUnavailable(sent.status())) return sent.status();
-  TERRACE_ASSIGN_OR_RETURN(Packet packet, socket.Await(deadline));
-  TERRACE_ASSIGN_OR_RETURN(Envelope envelope, Decode(packet.bytes));
+  FragmentReader reader;
+  OwnDescriptor descriptor;
+  std::optional<Envelope> whole;
+  while (!whole.has_value()) {
+    TERRACE_ASSIGN_OR_RETURN(Packet packet, socket.Await(deadline));
+    TERRACE_ASSIGN_OR_RETURN(whole, reader.Add(packet.bytes));
+    if (packet.descriptor.ok()) descriptor = std::move(packet.descriptor);
+  }
+  Envelope& envelope = *whole;
   // Of what cannot be read it has no number.
   if (const auto* const refusal = std::get_if<Refusal>(&envelope.body)) {
     return refusal->why;
   }
   if (envelope.sequence == kOnly) {
-    return Answered{std::move(envelope.body), std::move(packet.descriptor)};
+    return Answered{std::move(envelope.body), std::move(descriptor)};
   }
   return absl::InternalError(absl::StrCat("the daemon answered the request ",
                                           envelope.sequence, ", where ", kOnly,

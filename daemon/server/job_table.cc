@@ -227,12 +227,13 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
     ledger_->Give(name, TierName(tiers_.memory), bytes);
     return session.status();
   }
-  sessions_[number] = {
-      .peer = peer,
-      .use = {name, bytes, AddressBytesOf(tiers_, name, hello)},
-      .process = *std::move(process),
-      .session = *std::move(session),
-      .box = box};
+  AskedRuntime asked(session->get(), box);
+  sessions_.emplace(
+      number, Entry{.peer = peer,
+                    .use = {name, bytes, AddressBytesOf(tiers_, name, hello)},
+                    .process = *std::move(process),
+                    .session = *std::move(session),
+                    .asked = std::move(asked)});
   return absl::OkStatus();
 }
 

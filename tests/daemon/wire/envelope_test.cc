@@ -5,7 +5,11 @@
 #include <flatbuffers/flatbuffers.h>
 
 #include <cstring>
+#include <optional>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "daemon/wire/fragments.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/daemon/wire/changed_bytes.h"
@@ -119,6 +123,34 @@ TEST(EnvelopeTest, APageOfTensorsComesBackAsItWas) {
       Decode(Encoded(DrainRequest{8}), kMostPacketBytes, WireReader::kDaemon);
   ASSERT_TRUE(drain.ok()) << drain.status();
   EXPECT_EQ(std::get<DrainRequest>(drain->body).seconds, 8);
+}
+
+// Thousands of jobs, of which a packet has some hundred.
+TEST(EnvelopeTest, ALongStatusComesInPieces) {
+  DaemonStatus status = AStatus();
+  status.jobs.resize(3000, status.jobs.at(0));
+  for (size_t i = 0; i < status.jobs.size(); ++i) {
+    status.jobs[i].name = absl::StrCat("job ", i);
+    status.jobs[i].bytes_up = static_cast<int64_t>(i);
+  }
+  const auto packets = PacketsOf({.sequence = 8, .body = status});
+  ASSERT_TRUE(packets.ok()) << packets.status();
+  EXPECT_GT(packets->size(), 5u);
+  FragmentReader reader;
+  std::optional<Envelope> whole;
+  for (const auto& packet : *packets) {
+    EXPECT_FALSE(whole.has_value());
+    auto read = reader.Add(packet);
+    ASSERT_TRUE(read.ok()) << read.status();
+    whole = *std::move(read);
+  }
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(whole->sequence, 8u);
+  const auto& back = std::get<DaemonStatus>(whole->body);
+  ASSERT_EQ(back.jobs.size(), 3000u);
+  EXPECT_EQ(back.jobs[2999].name, "job 2999");
+  EXPECT_EQ(back.jobs[2999].bytes_up, 2999);
+  EXPECT_EQ(back.stopped.size(), status.stopped.size());
 }
 
 TEST(EnvelopeTest, EachKindComesBackAsItWas) {
