@@ -283,6 +283,9 @@ void ControlServer::ReapJobs() {
         !absl::IsUnavailable(each.how) && !absl::IsCancelled(each.how);
     if (is_refusal) NoteRefusal(each.peer, each.how);
   }
+  for (const RefusalNotes::Note& each : jobs_.TakeRefusals()) {
+    NoteRefusal(each.peer, each.why);
+  }
   jobs_.TakeStats();
 }
 

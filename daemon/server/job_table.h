@@ -25,6 +25,7 @@
 #include "daemon/jobs/job_counts.h"
 #include "daemon/jobs/job_runtime.h"
 #include "daemon/jobs/job_session.h"
+#include "daemon/jobs/refusal_notes.h"
 #include "daemon/jobs/tier_ledger.h"
 #include "daemon/links/job_links.h"
 #include "daemon/metrics/metrics_report.h"
@@ -64,6 +65,9 @@ class JobTable {
                      const Hello& hello);
   // Frees what has ended, and its connection.
   std::vector<Ended> Reap();
+  // What processes were refused since the last call, as they grew: descriptor()
+  // is readable where there is something.
+  std::vector<RefusalNotes::Note> TakeRefusals();
   // Frees the memory of processes that held on to it and have gone since.
   void Sweep();
   // Asks the loops of all sessions whether they turn.
@@ -120,6 +124,7 @@ class JobTable {
   struct Shared {
     explicit Shared(WakeEvent event) : ended(std::move(event)) {}
     const WakeEvent ended;
+    RefusalNotes refusals;
     Mutex mutex;
     std::vector<std::pair<int64_t, JobSession::Ended>> gone
         ABSL_GUARDED_BY(mutex);
