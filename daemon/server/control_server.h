@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/process.h"
+#include "daemon/server/job_evictions.h"
 #include "daemon/server/job_table.h"
 #include "daemon/server/log.h"
 #include "daemon/server/refusals.h"
@@ -57,7 +58,8 @@ class ControlServer {
   }
   // When to call RunOnce at the latest.
   absl::Time next() const {
-    return std::min({listens_again_, listings_.next(), drained_by_});
+    return std::min(
+        {listens_again_, listings_.next(), evictions_.next(), drained_by_});
   }
   // It was told to take no new jobs.
   bool drains() const { return drains_; }
@@ -74,7 +76,7 @@ class ControlServer {
   // Between two questions to a job's runtime.
   static constexpr absl::Duration kStatsPause = absl::Milliseconds(100);
   // Of answers, that all connections of a user have beside the one that asks.
-  static constexpr size_t kMostUnreadBytes = 4 << 20;
+  static constexpr size_t kMostUnreadBytes = 1 << 20;
 
   ControlServer(UserTable* users, JobTable* jobs, Log* log, StatusSource status,
                 OwnDescriptor events, OwnDescriptor spare);
@@ -96,8 +98,8 @@ class ControlServer {
   absl::Status BeginJob(Session& session, const Envelope& request);
   void ReapJobs();
   EnvelopeBody AnswerOf(const Session& session, const Envelope& request);
-  // What is answered by and by: a page of tensors.
-  void Wait(Session& session, const Envelope& request);
+  // What is answered by and by: a page of tensors, what was evicted.
+  absl::Status Wait(Session& session, const Envelope& request);
   void AnswerWaiting();
   void AnswerLate(int fd, const Envelope& answer);
   absl::Status Drain(const Peer& peer, const DrainRequest& request);
@@ -120,6 +122,7 @@ class ControlServer {
   absl::Time listens_again_ = absl::InfiniteFuture();
   std::map<int, Session> sessions_;
   TensorListings listings_;
+  JobEvictions evictions_;
   bool drains_ = false;
   absl::Time drained_by_ = absl::InfiniteFuture();  // then jobs end
 };
