@@ -27,6 +27,10 @@ int RunTop(const std::vector<std::string>& arguments);
 // ls [--daemon ADDRESS] [--json]: with --json a line a tensor.
 int RunList(const std::vector<std::string>& arguments);
 
+// evict JOB [--user USER] [--pid PID] [--daemon ADDRESS] [--timeout SECONDS]
+// [--json]
+int RunEvict(const std::vector<std::string>& arguments);
+
 // drain [--daemon ADDRESS] [--deadline SECONDS] [--json]
 int RunDrain(const std::vector<std::string>& arguments);
 

@@ -41,6 +41,9 @@ class AskedRuntime {
   // For tensors behind that one. Null: the page has not come.
   void AskPage(TensorId after) { session_->AskPage(after); }
   std::unique_ptr<TensorPage> TakePage() { return boxes_->pages.Take(); }
+  // Null: it is not over.
+  void Evict(const EvictionOrder& order) { session_->Evict(order); }
+  std::unique_ptr<Evicted> TakeEvicted() { return boxes_->evicted.Take(); }
 
  private:
   JobSession* session_;

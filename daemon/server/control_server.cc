@@ -66,7 +66,8 @@ ControlServer::ControlServer(UserTable* users, JobTable* jobs, Log* log,
       status_(std::move(status)),
       events_(std::move(events)),
       spare_(std::move(spare)),
-      listings_(jobs) {}
+      listings_(jobs),
+      evictions_(jobs) {}
 
 absl::Status ControlServer::Watch(int what, int fd, uint32_t events) {
   epoll_event event = {};
@@ -230,8 +231,9 @@ absl::Status ControlServer::ServeSome(Session& session) {
     if (std::holds_alternative<Hello>(request.envelope.body)) {
       return BeginJob(session, request.envelope);
     }
-    if (std::holds_alternative<TensorsRequest>(request.envelope.body)) {
-      Wait(session, request.envelope);
+    if (std::holds_alternative<TensorsRequest>(request.envelope.body) ||
+        std::holds_alternative<EvictionRequest>(request.envelope.body)) {
+      TERRACE_RETURN_IF_ERROR(Wait(session, request.envelope));
       continue;
     }
     TERRACE_RETURN_IF_ERROR(
@@ -328,18 +330,33 @@ DaemonStatus ControlServer::StatusFor(const Peer& peer) {
   return status;
 }
 
-void ControlServer::Wait(Session& session, const Envelope& request) {
-  listings_.Add({session.descriptor(), request.sequence,
-                 OwnerSeenBy(session.peer()),
-                 std::get<TensorsRequest>(request.body)},
-                now_);
+absl::Status ControlServer::Wait(Session& session, const Envelope& request) {
+  const std::optional<uid_t> owner = OwnerSeenBy(session.peer());
+  const int fd = session.descriptor();
+  if (const auto* const tensors = std::get_if<TensorsRequest>(&request.body)) {
+    listings_.Add({fd, request.sequence, owner, *tensors}, now_);
+  } else {
+    const absl::Status added = evictions_.Add(
+        {fd, request.sequence, owner, std::get<EvictionRequest>(request.body)},
+        now_);
+    if (!added.ok()) {
+      NoteRefusal(session.peer(), added);
+      return session.Answer(
+          {.sequence = request.sequence, .body = Refusal{added}});
+    }
+  }
   session.SetWaiting(true);
+  return absl::OkStatus();
 }
 
 void ControlServer::AnswerWaiting() {
   for (TensorListings::Answer& each : listings_.Take(now_)) {
     AnswerLate(each.fd,
                {.sequence = each.sequence, .body = std::move(each.page)});
+  }
+  for (JobEvictions::Answer& each : evictions_.Take(now_)) {
+    AnswerLate(each.fd,
+               {.sequence = each.sequence, .body = std::move(each.report)});
   }
 }
 
@@ -374,6 +391,7 @@ void ControlServer::End(int fd) {
   const auto found = sessions_.find(fd);
   if (found == sessions_.end()) return;
   listings_.Forget(fd);
+  evictions_.Forget(fd);
   users_.RemoveConnection(found->second.peer().uid);
   sessions_.erase(found);
 }

@@ -125,6 +125,48 @@ TEST(EnvelopeTest, APageOfTensorsComesBackAsItWas) {
   EXPECT_EQ(std::get<DrainRequest>(drain->body).seconds, 8);
 }
 
+TEST(EnvelopeTest, WhatWasEvictedComesBackAsItWas) {
+  EvictionReport report{.uid = 7, .job = "night"};
+  report.processes.push_back({.process = 4711,
+                              .evicted = {.gone = {1, 2},
+                                          .pinned = {3, 4},
+                                          .moving = {5, 6},
+                                          .wanted = {7, 8},
+                                          .in_windows = {9, 10},
+                                          .unwritten = {11, 12}}});
+  report.processes.push_back({.process = 4712, .fault = "gone"});
+  const absl::StatusOr<Envelope> back = Decode(Encoded(report));
+  ASSERT_TRUE(back.ok()) << back.status();
+  const auto& read = std::get<EvictionReport>(back->body);
+  EXPECT_EQ(read.uid, 7u);
+  EXPECT_EQ(read.job, "night");
+  ASSERT_EQ(read.processes.size(), 2u);
+  const Evicted& evicted = read.processes[0].evicted;
+  const std::vector<Evicted::Part> parts = {
+      evicted.gone,   evicted.pinned,     evicted.moving,
+      evicted.wanted, evicted.in_windows, evicted.unwritten};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    EXPECT_EQ(parts[i].tensors, static_cast<int64_t>(2 * i + 1));
+    EXPECT_EQ(parts[i].bytes, static_cast<int64_t>(2 * i + 2));
+  }
+  EXPECT_EQ(read.processes[0].process, 4711);
+  EXPECT_EQ(read.processes[0].fault, "");
+  EXPECT_EQ(read.processes[1].fault, "gone");
+  report.processes[0].evicted.wanted.bytes = -1;
+  EXPECT_THAT(Fault(Encoded(report)), HasSubstr("less than no bytes"));
+  const auto asked = Decode(Encoded(EvictionRequest{"day", 5, 6, 7}),
+                            kMostPacketBytes, WireReader::kDaemon);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  const auto& request = std::get<EvictionRequest>(asked->body);
+  EXPECT_EQ(request.job, "day");
+  EXPECT_EQ(request.uid, 5);
+  EXPECT_EQ(request.process, 6);
+  EXPECT_EQ(request.timeout_ms, 7);
+  const auto answer =
+      Decode(Encoded(report), kMostPacketBytes, WireReader::kDaemon);
+  EXPECT_TRUE(absl::IsInvalidArgument(answer.status())) << answer.status();
+}
+
 // Thousands of jobs, of which a packet has some hundred.
 TEST(EnvelopeTest, ALongStatusComesInPieces) {
   DaemonStatus status = AStatus();
