@@ -27,7 +27,11 @@ int RunTop(const std::vector<std::string>& arguments);
 // ls [--daemon ADDRESS] [--json]: with --json a line a tensor.
 int RunList(const std::vector<std::string>& arguments);
 
-// drain [--daemon ADDRESS] [--deadline SECONDS]
+// evict JOB [--user USER] [--pid PID] [--daemon ADDRESS] [--timeout SECONDS]
+// [--json]
+int RunEvict(const std::vector<std::string>& arguments);
+
+// drain [--daemon ADDRESS] [--deadline SECONDS] [--json]
 int RunDrain(const std::vector<std::string>& arguments);
 
 // As terrace/tier.h has it. InvalidArgument, which names the text.

@@ -1,31 +1,27 @@
 #include "daemon/cli/daemon_question.h"
 
 #include <cstdlib>
-#include <utility>
-#include <variant>
 
-#include "base/clock.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "daemon/client/control_client.h"
 #include "daemon/wire/default_socket.h"
 
 namespace terrace::cli {
-namespace {
-
-constexpr absl::Duration kPatience = absl::Seconds(10);
-
-}  // namespace
 
 absl::StatusOr<Arguments> ParseDaemonArguments(
     const std::vector<std::string>& words,
     const std::vector<std::string>& flags,
-    const std::vector<std::string>& valued) {
+    const std::vector<std::string>& valued, const char* word) {
   std::vector<std::string> all = valued;
   all.emplace_back("daemon");
   TERRACE_ASSIGN_OR_RETURN(Arguments arguments,
                            ParseArguments(words, flags, all));
-  if (!arguments.words.empty()) {
+  if (word == nullptr && !arguments.words.empty()) {
     return absl::InvalidArgumentError("it takes options alone");
+  }
+  if (word != nullptr && arguments.words.size() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it takes one ", word, ", and options"));
   }
   if (arguments.Has("daemon")) {
     TERRACE_ASSIGN_OR_RETURN(arguments.options["daemon"],
@@ -35,7 +31,7 @@ absl::StatusOr<Arguments> ParseDaemonArguments(
 }
 
 absl::StatusOr<PacketSocket> ConnectToDaemon(const Arguments& arguments) {
-  const absl::Time deadline = SystemClock().Now() + kPatience;
+  const absl::Time deadline = SystemClock().Now() + kAnswerPatience;
   if (arguments.Has("daemon")) {
     return PacketSocket::Connect(arguments.options.at("daemon"), deadline);
   }
@@ -45,18 +41,6 @@ absl::StatusOr<PacketSocket> ConnectToDaemon(const Arguments& arguments) {
     if (!absl::IsNotFound(socket.status())) return socket;
   }
   return PacketSocket::Connect(kSystemSocket, deadline);
-}
-
-absl::StatusOr<DaemonStatus> AskDaemonStatus(const Arguments& arguments,
-                                             EnvelopeBody question) {
-  TERRACE_ASSIGN_OR_RETURN(PacketSocket socket, ConnectToDaemon(arguments));
-  TERRACE_ASSIGN_OR_RETURN(
-      Answered answered,
-      AskOver(socket, std::move(question), SystemClock().Now() + kPatience));
-  if (auto* const status = std::get_if<DaemonStatus>(&answered.body)) {
-    return std::move(*status);
-  }
-  return absl::InternalError("the daemon answered with something else");
 }
 
 }  // namespace terrace::cli

@@ -2,29 +2,57 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "daemon/cli/arguments.h"
+#include "daemon/client/control_client.h"
 #include "daemon/wire/daemon_status.h"
 #include "daemon/wire/envelope.h"
 #include "daemon/wire/packet_socket.h"
 
 namespace terrace::cli {
 
-// Options alone, among them --daemon ADDRESS. InvalidArgument: anything else.
+// Options, among them --daemon ADDRESS, and one word, if `word` names it.
+// InvalidArgument: anything else.
 absl::StatusOr<Arguments> ParseDaemonArguments(
     const std::vector<std::string>& words,
     const std::vector<std::string>& flags,
-    const std::vector<std::string>& valued = {});
+    const std::vector<std::string>& valued = {}, const char* word = nullptr);
 
-// How the daemon is that --daemon names; without it one's own, and where there
-// is none, the system's. Errors are AskStatus's. `question`: another one that
-// is answered so.
-absl::StatusOr<DaemonStatus> AskDaemonStatus(
-    const Arguments& arguments, EnvelopeBody question = StatusRequest());
+// What an answer takes, where nothing is waited for.
+inline constexpr absl::Duration kAnswerPatience = absl::Seconds(10);
 
-// A connection to that daemon. Errors are PacketSocket::Connect's.
+// A connection to the daemon that --daemon names; without it to one's own, and
+// where there is none, to the system's. Errors are PacketSocket::Connect's.
 absl::StatusOr<PacketSocket> ConnectToDaemon(const Arguments& arguments);
+
+// The one answer that the question has. Errors are AskOver's; Internal: the
+// daemon answered with something else.
+template <typename Answer>
+absl::StatusOr<Answer> AskOne(PacketSocket& socket, EnvelopeBody question,
+                              absl::Duration patience = kAnswerPatience) {
+  absl::StatusOr<Answered> answered =
+      AskOver(socket, std::move(question), SystemClock().Now() + patience);
+  if (!answered.ok()) return answered.status();
+  if (auto* const answer = std::get_if<Answer>(&answered->body)) {
+    return std::move(*answer);
+  }
+  return absl::InternalError("the daemon answered with something else");
+}
+
+// The same over a connection of its own.
+template <typename Answer>
+absl::StatusOr<Answer> AskDaemon(const Arguments& arguments,
+                                 EnvelopeBody question,
+                                 absl::Duration patience = kAnswerPatience) {
+  absl::StatusOr<PacketSocket> socket = ConnectToDaemon(arguments);
+  if (!socket.ok()) return socket.status();
+  return AskOne<Answer>(*socket, std::move(question), patience);
+}
 
 }  // namespace terrace::cli

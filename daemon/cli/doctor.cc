@@ -4,6 +4,7 @@
 #include "base/status_macros.h"
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/commands.h"
+#include "daemon/cli/printable.h"
 #include "daemon/cli/quota_table.h"
 #include "daemon/config/daemon_config.h"
 #include "daemon/config/user_names.h"
@@ -36,7 +37,8 @@ std::string JsonOf(const MachineReport& report,
 }  // namespace
 
 void PrintError(const std::string& subcommand, const std::string& message) {
-  std::fprintf(stderr, "terrace %s: %s\n", subcommand.c_str(), message.c_str());
+  std::fprintf(stderr, "terrace %s: %s\n", subcommand.c_str(),
+               Printable(message).c_str());
 }
 
 bool PrintText(const std::string& subcommand, const std::string& text) {

@@ -1,4 +1,4 @@
-#include <cstdio>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -6,9 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/cli/commands.h"
 #include "daemon/cli/daemon_question.h"
+#include "daemon/cli/printable.h"
 
 namespace terrace::cli {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMostSeconds = 31 * 24 * 3600;
 
@@ -25,11 +28,23 @@ absl::StatusOr<DrainRequest> RequestOf(const Arguments& arguments) {
       "--deadline is 0 to ", kMostSeconds, " seconds; not '", text, "'"));
 }
 
+std::string TextOf(const DaemonStatus& status, bool is_json) {
+  int64_t processes = 0;
+  for (const DaemonStatus::Job& each : status.jobs) processes += each.processes;
+  if (!is_json) {
+    return absl::StrCat(Printable(status.phase), ": ", processes,
+                        " processes of jobs are still here\n");
+  }
+  const Json json = {
+      {"format", 1}, {"phase", status.phase}, {"processes", processes}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
 
 int RunDrain(const std::vector<std::string>& words) {
   const absl::StatusOr<Arguments> arguments =
-      ParseDaemonArguments(words, {}, {"deadline"});
+      ParseDaemonArguments(words, {"json"}, {"deadline"});
   const absl::StatusOr<DrainRequest> request =
       arguments.ok() ? RequestOf(*arguments) : arguments.status();
   if (!request.ok()) {
@@ -37,19 +52,13 @@ int RunDrain(const std::vector<std::string>& words) {
     return kBadUsage;
   }
   const absl::StatusOr<DaemonStatus> status =
-      AskDaemonStatus(*arguments, *request);
+      AskDaemon<DaemonStatus>(*arguments, *request);
   if (!status.ok()) {
     PrintError("drain", std::string(status.status().message()));
     return kFailure;
   }
-  int64_t processes = 0;
-  for (const DaemonStatus::Job& each : status->jobs) {
-    processes += each.processes;
-  }
-  return PrintText("drain", absl::StrCat(status->phase, ": ", processes,
-                                         " processes of jobs are still here\n"))
-             ? kSuccess
-             : kFailure;
+  const std::string text = TextOf(*status, arguments->Has("json"));
+  return PrintText("drain", text) ? kSuccess : kFailure;
 }
 
 }  // namespace terrace::cli

@@ -1,25 +1,19 @@
 // The tensors of jobs, as their runtimes in the daemon have them.
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
-#include <variant>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
-#include "base/clock.h"
 #include "base/status_macros.h"
 #include "daemon/cli/commands.h"
 #include "daemon/cli/daemon_question.h"
-#include "daemon/client/control_client.h"
+#include "daemon/cli/printable.h"
 
 namespace terrace::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr absl::Duration kPatience = absl::Seconds(10);
 
 const char* StateName(TensorState state) {
   switch (state) {
@@ -56,28 +50,15 @@ std::string JsonOf(const TensorsPage& page) {
   return out;
 }
 
-// Names are the job's to choose: no terminal is to obey them.
 std::string TextOf(const TensorsPage& page) {
   std::string out;
   for (const ListedTensor& each : page.tensors) {
-    absl::StrAppend(&out, page.job.empty() ? "-" : absl::CEscape(page.job),
-                    "\t", page.process, "\t", FormatBytes(each.size_bytes),
-                    "\t", each.tier.empty() ? "-" : absl::CEscape(each.tier),
-                    "\t", StateName(each.state), "\t", absl::CEscape(each.name),
-                    "\n");
+    absl::StrAppend(&out, page.job.empty() ? "-" : Printable(page.job), "\t",
+                    page.process, "\t", FormatBytes(each.size_bytes), "\t",
+                    each.tier.empty() ? "-" : Printable(each.tier), "\t",
+                    StateName(each.state), "\t", Printable(each.name), "\n");
   }
   return out;
-}
-
-absl::StatusOr<TensorsPage> AskPage(PacketSocket& socket,
-                                    const TensorsRequest& request) {
-  TERRACE_ASSIGN_OR_RETURN(
-      Answered answered,
-      AskOver(socket, request, SystemClock().Now() + kPatience));
-  if (auto* const page = std::get_if<TensorsPage>(&answered.body)) {
-    return std::move(*page);
-  }
-  return absl::InternalError("the daemon answered with something else");
 }
 
 // Page by page. What is missing is told, and the rest is listed.
@@ -90,7 +71,8 @@ absl::Status List(const Arguments& arguments, bool* is_whole) {
     return absl::OkStatus();
   }
   for (TensorsRequest request; request.session >= 0;) {
-    TERRACE_ASSIGN_OR_RETURN(const TensorsPage page, AskPage(socket, request));
+    TERRACE_ASSIGN_OR_RETURN(const TensorsPage page,
+                             AskOne<TensorsPage>(socket, request));
     if (!page.fault.empty()) {
       PrintError("ls", page.fault);
       *is_whole = false;

@@ -31,7 +31,12 @@ constexpr Subcommand kSubcommands[] = {
      RunTop},
     {"ls", "[--daemon ADDRESS] [--json]",
      "the tensors of your jobs, where each is and how", RunList},
-    {"drain", "[--daemon ADDRESS] [--deadline SECONDS]",
+    {"evict",
+     "JOB [--user USER] [--pid PID] [--daemon ADDRESS] [--timeout SECONDS] "
+     "[--json]",
+     "what nobody has pinned of a job leaves memory, written back first",
+     RunEvict},
+    {"drain", "[--daemon ADDRESS] [--deadline SECONDS] [--json]",
      "no new jobs; those that are there go on, or end by the deadline",
      RunDrain},
     {"bench", "...", "measure: the same as terrace-bench ...", RunBench},

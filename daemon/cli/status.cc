@@ -108,7 +108,8 @@ int RunStatus(const std::vector<std::string>& words) {
     PrintError("status", std::string(arguments.status().message()));
     return kBadUsage;
   }
-  const absl::StatusOr<DaemonStatus> status = AskDaemonStatus(*arguments);
+  const absl::StatusOr<DaemonStatus> status =
+      AskDaemon<DaemonStatus>(*arguments, StatusRequest());
   if (!status.ok()) {
     PrintError("status", std::string(status.status().message()));
     return kFailure;

@@ -3,15 +3,17 @@
 #include <algorithm>
 
 #include "absl/strings/str_split.h"
+#include "daemon/cli/printable.h"
 
 namespace terrace::cli {
 
 void Table::Add(const std::string& label, const std::string& text) {
-  if (!text.empty()) rows_.push_back({label, text, false});
+  if (!text.empty())
+    rows_.push_back({Printable(label), Printable(text), false});
 }
 
 void Table::AddWhole(const std::string& label, const std::string& text) {
-  if (!text.empty()) rows_.push_back({label, text, true});
+  if (!text.empty()) rows_.push_back({Printable(label), Printable(text), true});
 }
 
 std::string Table::Format(int width) const {

@@ -1,4 +1,4 @@
-// Text in two aligned columns.
+// Text in two aligned columns, as a terminal can have it (printable.h).
 #pragma once
 
 #include <string>

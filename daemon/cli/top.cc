@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "daemon/cli/commands.h"
 #include "daemon/cli/daemon_question.h"
+#include "daemon/cli/printable.h"
 
 namespace terrace::cli {
 namespace {
@@ -102,16 +103,16 @@ std::string PercentText(double share) {
 std::string TextOf(const Look& look, const Look& before) {
   const DaemonStatus& status = look.status;
   const double seconds = absl::ToDoubleSeconds(look.at - before.at);
-  std::string out =
-      absl::StrCat("terraced ", status.version, ", pid ", status.pid, ", ",
-                   status.phase, ", ", status.loops, " loops\n");
+  std::string out = absl::StrCat(
+      "terraced ", Printable(status.version), ", pid ", status.pid, ", ",
+      Printable(status.phase), ", ", status.loops, " loops\n");
   for (const DaemonStatus::Loop& each : status.stopped) {
-    absl::StrAppend(&out, "stopped: ", each.name, "\n");
+    absl::StrAppend(&out, "stopped: ", Printable(each.name), "\n");
   }
   Columns tiers;
   tiers.Add({"tier", "used", "of"});
   for (const DaemonStatus::Tier& each : status.tiers) {
-    tiers.Add({each.name, FormatBytes(each.used_bytes),
+    tiers.Add({Printable(each.name), FormatBytes(each.used_bytes),
                FormatBytes(each.budget_bytes)});
   }
   Columns jobs;
@@ -121,14 +122,15 @@ std::string TextOf(const Look& look, const Look& before) {
     const Rates rates = RatesOf(job, before, seconds);
     bool is_first = true;
     for (const DaemonStatus::TierBytes& tier : job.tiers) {
-      std::vector<std::string> row = {job.name.empty() ? "-" : job.name,
-                                      tier.name,
-                                      absl::StrCat(job.uid),
-                                      FormatBytes(tier.used_bytes),
-                                      FormatBytes(tier.pinned_bytes),
-                                      FormatBytes(tier.dirty_bytes),
-                                      FormatBytes(tier.clean_bytes),
-                                      FormatBytes(FreeOf(tier))};
+      std::vector<std::string> row = {
+          job.name.empty() ? "-" : Printable(job.name),
+          Printable(tier.name),
+          absl::StrCat(job.uid),
+          FormatBytes(tier.used_bytes),
+          FormatBytes(tier.pinned_bytes),
+          FormatBytes(tier.dirty_bytes),
+          FormatBytes(tier.clean_bytes),
+          FormatBytes(FreeOf(tier))};
       if (std::exchange(is_first, false)) {
         row.insert(row.end(), {RateText(rates.up), RateText(rates.down),
                                PercentText(rates.stalled)});
@@ -185,7 +187,8 @@ std::string JsonOf(const Look& look, const Look& before) {
 }
 
 absl::StatusOr<Look> LookAt(const Arguments& arguments) {
-  absl::StatusOr<DaemonStatus> status = AskDaemonStatus(arguments);
+  absl::StatusOr<DaemonStatus> status =
+      AskDaemon<DaemonStatus>(arguments, StatusRequest());
   if (!status.ok()) return status.status();
   return Look{*std::move(status), SystemClock().Now()};
 }

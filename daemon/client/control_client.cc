@@ -1,11 +1,15 @@
 #include "daemon/client/control_client.h"
 
+#include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "daemon/wire/fragments.h"
 
 namespace terrace {
 namespace {
@@ -22,14 +26,22 @@ absl::StatusOr<Answered> AskOver(PacketSocket& socket, EnvelopeBody body,
   // A connection that was refused has its answer without a request.
   const absl::StatusOr<bool> sent = socket.Send(bytes);
   if (!sent.ok() && !absl::IsUnavailable(sent.status())) return sent.status();
-  TERRACE_ASSIGN_OR_RETURN(Packet packet, socket.Await(deadline));
-  TERRACE_ASSIGN_OR_RETURN(Envelope envelope, Decode(packet.bytes));
+  FragmentReader reader;
+  std::vector<OwnDescriptor> descriptors;
+  std::optional<Envelope> whole;
+  while (!whole.has_value()) {
+    TERRACE_ASSIGN_OR_RETURN(Packet packet, socket.Await(deadline));
+    TERRACE_ASSIGN_OR_RETURN(whole, reader.Add(packet.bytes));
+    std::move(packet.descriptors.begin(), packet.descriptors.end(),
+              std::back_inserter(descriptors));
+  }
+  Envelope& envelope = *whole;
   // Of what cannot be read it has no number.
   if (const auto* const refusal = std::get_if<Refusal>(&envelope.body)) {
     return refusal->why;
   }
   if (envelope.sequence == kOnly) {
-    return Answered{std::move(envelope.body), std::move(packet.descriptors)};
+    return Answered{std::move(envelope.body), std::move(descriptors)};
   }
   return absl::InternalError(absl::StrCat("the daemon answered the request ",
                                           envelope.sequence, ", where ", kOnly,

@@ -25,9 +25,10 @@ struct Answered {
   std::vector<OwnDescriptor> descriptors;
 };
 
-// Sends the first request of a connection and waits for its answer; the
-// deadline is SystemClock()'s. Errors: those of PacketSocket; the daemon's
-// refusal, as it is; Internal: the answer to another request.
+// Sends a request, while no other one is under way, and waits for its answer,
+// of as many packets as it has; the deadline is SystemClock()'s. Errors: those
+// of PacketSocket; the daemon's refusal, as it is; InvalidArgument: what is no
+// message; Internal: the answer to another request.
 absl::StatusOr<Answered> AskOver(PacketSocket& socket, EnvelopeBody body,
                                  absl::Time deadline);
 

@@ -13,6 +13,8 @@ class Charge {
   // ResourceExhausted: a quota has no room for so many more.
   virtual absl::Status Take(int64_t bytes) = 0;
   virtual void Give(int64_t bytes) = 0;
+  // What Take refused is not asked for otherwise: an operator is to know.
+  virtual void NoteRefused(const absl::Status& why) = 0;
 };
 
 }  // namespace terrace

@@ -37,6 +37,7 @@ class ChargedDiskFile final : public DiskFile {
       charged = charge_->Take(asked.bytes);
     }
     if (!charged.ok()) {
+      charge_->NoteRefused(charged);
       const std::string& name = info().file;
       return WithIoFault(
           Reworded(charged, absl::StrCat(name, ": ",

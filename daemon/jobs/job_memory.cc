@@ -6,10 +6,16 @@
 namespace terrace {
 
 absl::StatusOr<int64_t> JobMemory::Take(int64_t size_bytes) {
-  TERRACE_RETURN_IF_ERROR(charge_->Take(size_bytes));
+  TERRACE_RETURN_IF_ERROR(Charged(size_bytes));
   absl::StatusOr<int64_t> offset = spill_.Take(size_bytes);
   if (!offset.ok()) charge_->Give(size_bytes);
   return offset;
+}
+
+absl::Status JobMemory::Charged(int64_t bytes) {
+  absl::Status charged = charge_->Take(bytes);
+  if (!charged.ok()) charge_->NoteRefused(charged);
+  return charged;
 }
 
 void JobMemory::Give(const Extent& range) {
@@ -32,7 +38,7 @@ absl::Status JobMemory::GrowMemory(LocalRuntime& runtime, int64_t bytes) {
   constexpr int64_t kMost = INT64_MAX / 4;
   if (bytes <= 0 || bytes > kMost) return runtime.GrowMemory(bytes);
   const int64_t whole = RoundUp(bytes, kBlockBytes);
-  TERRACE_RETURN_IF_ERROR(charge_->Take(whole));
+  TERRACE_RETURN_IF_ERROR(Charged(whole));
   const size_t before = runtime.arena().bytes().size();
   absl::Status grown = runtime.GrowMemory(bytes);
   // A runtime that closes may refuse what has its pages already.

@@ -44,6 +44,8 @@ class JobMemory final : public SpillSource {
   int64_t charged_bytes() const { return charged_bytes_; }
 
  private:
+  absl::Status Charged(int64_t bytes);
+
   SharedSpill spill_;
   const std::unique_ptr<Charge> charge_;
   bool has_leaked_ = false;  // the mover's

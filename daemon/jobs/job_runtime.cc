@@ -15,17 +15,23 @@ namespace {
 
 class JobCharge final : public Charge {
  public:
-  JobCharge(TierLedger& ledger, JobName job, std::string tier)
-      : ledger_(ledger), job_(std::move(job)), tier_(std::move(tier)) {}
+  JobCharge(TierLedger& ledger, JobName job, std::string tier,
+            RefusalSink on_refusal)
+      : ledger_(ledger),
+        job_(std::move(job)),
+        tier_(std::move(tier)),
+        on_refusal_(std::move(on_refusal)) {}
   absl::Status Take(int64_t bytes) override {
     return ledger_.Take(job_, tier_, bytes);
   }
   void Give(int64_t bytes) override { ledger_.Give(job_, tier_, bytes); }
+  void NoteRefused(const absl::Status& why) override { on_refusal_(why); }
 
  private:
   TierLedger& ledger_;
   const JobName job_;
   const std::string tier_;
+  const RefusalSink on_refusal_;
 };
 
 }  // namespace
@@ -47,7 +53,8 @@ JobAddresses AddressesOf(const JobTiers& tiers, const JobName& job,
 absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
                                           const JobName& job,
                                           const Hello& hello,
-                                          RuntimeLoops& loops) {
+                                          RuntimeLoops& loops,
+                                          const RefusalSink& on_refusal) {
   Options options;
   options.tiers.push_back(tiers.memory);
   options.tiers.front().budget_bytes = hello.memory_bytes;
@@ -64,16 +71,18 @@ absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
   for (size_t i = 0; i < parts.paths.size(); ++i) {
     LocalPath& path = parts.paths[i];
     disks.push_back(TierName(tiers.below[i]));
-    path.file = MakeChargedDiskFile(
-        std::move(path.file),
-        std::make_unique<JobCharge>(*tiers.ledger, job, disks.back()));
+    path.file =
+        MakeChargedDiskFile(std::move(path.file),
+                            std::make_unique<JobCharge>(
+                                *tiers.ledger, job, disks.back(), on_refusal));
     path.link = tiers.links->LinkOf(disks.back(), job.uid, job.job);
   }
   parts.engine = tiers.links->Paced(std::move(parts.engine), disks);
   JobRuntime made;
   made.memory = std::make_shared<JobMemory>(
       *parts.arena,
-      std::make_unique<JobCharge>(*tiers.ledger, job, TierName(tiers.memory)));
+      std::make_unique<JobCharge>(*tiers.ledger, job, TierName(tiers.memory),
+                                  on_refusal));
   parts.spill = made.memory;
   TERRACE_ASSIGN_OR_RETURN(made.runtime, loops.Start(std::move(parts)));
   return made;

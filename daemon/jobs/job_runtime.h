@@ -2,6 +2,7 @@
 // tiers, within the job's quota, with memory that the process can map.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -44,12 +45,17 @@ struct JobRuntime {
   std::unique_ptr<LocalRuntime> runtime;
 };
 
+// What a quota has no room for that the process asks for later. On any thread
+// of the runtime, which it does not block.
+using RefusalSink = std::function<void(const absl::Status& why)>;
+
 // The memory of its start is charged already, and its loops are watched. Errors
 // are Runtime::Create's.
 absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
                                           const JobName& job,
                                           const Hello& hello,
-                                          RuntimeLoops& loops);
+                                          RuntimeLoops& loops,
+                                          const RefusalSink& on_refusal);
 
 // The daemon's own, of any tiers. Errors are Runtime::Create's.
 absl::StatusOr<std::unique_ptr<LocalRuntime>> StartDaemonRuntime(

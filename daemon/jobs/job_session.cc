@@ -63,6 +63,8 @@ void JobSession::AskPage(TensorId after) {
   event_->Set();
 }
 
+void JobSession::Evict(const EvictionOrder& order) { eviction_.Put(order); }
+
 void JobSession::AskLoops(absl::Time now) {
   if (loop_.heartbeat().Ask(now)) event_->Set();
 }
@@ -169,6 +171,7 @@ absl::Status JobSession::Turn(MessageChannel& channel, Served& served) {
   }
   if (asks_stats_.exchange(false)) served.probe.AskStats();
   if (asks_page_.exchange(false)) served.probe.AskPage({page_after_.load()});
+  if (const auto order = eviction_.Take()) served.probe.Evict(*order);
   if (ends_) return absl::CancelledError("the daemon ends");
   const absl::Status there = channel.HearBells();
   if (absl::IsUnavailable(there)) return HearLast(channel, client, there);

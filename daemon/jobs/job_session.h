@@ -65,9 +65,11 @@ class JobSession {
 
   // Has it end soon.
   void End();
-  // Has it ask its runtime for Stats, or for tensors behind that one.
+  // Has it ask its runtime for Stats, or for tensors behind that one; or have
+  // what it has in memory leave.
   void AskStats();
   void AskPage(TensorId after);
+  void Evict(const EvictionOrder& order);
   // Asks its loop, which asks those of its runtime.
   void AskLoops(absl::Time now);
 
@@ -101,6 +103,7 @@ class JobSession {
   std::atomic<bool> asks_stats_ = false;
   std::atomic<bool> asks_page_ = false;
   std::atomic<int64_t> page_after_ = 0;
+  AnswerBox<EvictionOrder> eviction_{[this] { event_->Set(); }};
   std::optional<RingFile> rings_;
   std::optional<MessageChannel> channel_;  // once it is greeted
   std::thread thread_;                     // last: it uses all of the above

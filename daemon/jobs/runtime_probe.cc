@@ -22,11 +22,19 @@ void RuntimeProbe::AskPage(TensorId after) {
       OwnerRequest(ListRequest{RequestId{id_, ++number_}, after}));
 }
 
+void RuntimeProbe::Evict(const EvictionOrder& order) {
+  runtime_.mover().inbox()->Post(
+      OwnerRequest(EvictRequest{RequestId{id_, ++number_}, order.ticket,
+                                runtime_.clock().Now() + order.patience}));
+}
+
 void RuntimeProbe::Deliver(uint64_t /*number*/, Answer answer) {
   if (auto* const stats = std::get_if<Stats>(&answer)) {
     boxes_->stats.Put(std::move(*stats));
   } else if (auto* const page = std::get_if<TensorPage>(&answer)) {
     boxes_->pages.Put(std::move(*page));
+  } else if (auto* const evicted = std::get_if<Evicted>(&answer)) {
+    boxes_->evicted.Put(*evicted);
   }
 }
 

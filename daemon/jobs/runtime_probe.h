@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/time/time.h"
 #include "runtime/local_runtime.h"
 #include "runtime/messages/answer_sinks.h"
 #include "terrace/stats.h"
@@ -43,9 +44,16 @@ class AnswerBox {
 // Those of one runtime.
 struct AnswerBoxes {
   explicit AnswerBoxes(const std::function<void()>& on_answer)
-      : stats(on_answer), pages(on_answer) {}
+      : stats(on_answer), pages(on_answer), evicted(on_answer) {}
   AnswerBox<Stats> stats;
   AnswerBox<TensorPage> pages;
+  AnswerBox<Evicted> evicted;
+};
+
+// As EvictRequest has it.
+struct EvictionOrder {
+  uint64_t ticket = 0;
+  absl::Duration patience;
 };
 
 // A client of the runtime that asks for nothing else. Asking is one
@@ -57,6 +65,7 @@ class RuntimeProbe final : public ClientSink {
                                             std::shared_ptr<AnswerBoxes> boxes);
   void AskStats();
   void AskPage(TensorId after);
+  void Evict(const EvictionOrder& order);
 
   void Deliver(uint64_t number, Answer answer) override;
   // It opens none.

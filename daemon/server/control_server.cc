@@ -33,6 +33,12 @@ bool IsOperator(const Peer& peer) {
   return peer.uid == 0 || peer.uid == geteuid();
 }
 
+// Whose jobs it may see; nothing: all.
+std::optional<uid_t> OwnerSeenBy(const Peer& peer) {
+  if (IsOperator(peer)) return std::nullopt;
+  return peer.uid;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Create(
@@ -60,7 +66,8 @@ ControlServer::ControlServer(UserTable* users, JobTable* jobs, Log* log,
       status_(std::move(status)),
       events_(std::move(events)),
       spare_(std::move(spare)),
-      listings_(jobs) {}
+      listings_(jobs),
+      evictions_(jobs) {}
 
 absl::Status ControlServer::Watch(int what, int fd, uint32_t events) {
   epoll_event event = {};
@@ -101,12 +108,12 @@ void ControlServer::RunOnce(absl::Time now) {
     if (const auto found = listeners_.find(fd); found != listeners_.end()) {
       Accept(found->second);
     } else if (const auto one = sessions_.find(fd); one != sessions_.end()) {
-      Serve(one->second);
+      Serve(one->second, ready[static_cast<size_t>(i)].events);
     } else if (fd == jobs_.descriptor()) {
       ReapJobs();
     }
   }
-  AnswerListings();
+  AnswerWaiting();
 }
 
 void ControlServer::Accept(PacketListener& listener) {
@@ -186,20 +193,22 @@ void ControlServer::NoteRefusal(const Peer& peer, const absl::Status& why) {
                  why.code(), now_);
 }
 
-void ControlServer::Serve(Session& session) {
+void ControlServer::Serve(Session& session, uint32_t ready) {
   const int fd = session.descriptor();
-  if (session.is_waiting()) return End(fd);  // it has gone
-  const bool was_unread = session.has_unread();
+  if (session.is_waiting()) {
+    const bool has_gone = (ready & (EPOLLHUP | EPOLLERR)) != 0;
+    if (has_gone) End(fd);
+    return;
+  }
+  const uint32_t before = session.events();
   absl::Status served = session.Flush();
   if (served.ok()) served = ServeSome(session);
   if (session.descriptor() < 0) {  // it is a job's from here on
     sessions_.erase(fd);
     return;
   }
-  if (served.ok() && session.has_unread() != was_unread) {
-    // What waits for its reader is not read from.
-    served = Watch(EPOLL_CTL_MOD, fd, was_unread ? EPOLLIN : EPOLLOUT);
-  }
+  const uint32_t after = session.events();
+  if (served.ok() && after != before) served = Watch(EPOLL_CTL_MOD, fd, after);
   if (served.ok()) return;
   if (absl::IsUnavailable(served)) {
     log_.Debug(absl::StrCat(PeerText(session.peer()), ": ",
@@ -222,15 +231,31 @@ absl::Status ControlServer::ServeSome(Session& session) {
     if (std::holds_alternative<Hello>(request.envelope.body)) {
       return BeginJob(session, request.envelope);
     }
-    if (std::holds_alternative<TensorsRequest>(request.envelope.body)) {
-      AddListing(session, request.envelope);
+    if (std::holds_alternative<TensorsRequest>(request.envelope.body) ||
+        std::holds_alternative<EvictionRequest>(request.envelope.body)) {
+      TERRACE_RETURN_IF_ERROR(Wait(session, request.envelope));
       continue;
     }
     TERRACE_RETURN_IF_ERROR(
         session.Answer({.sequence = request.envelope.sequence,
                         .body = AnswerOf(session, request.envelope)}));
+    TERRACE_RETURN_IF_ERROR(CheckUnread(session));
   }
   return absl::OkStatus();
+}
+
+absl::Status ControlServer::CheckUnread(const Session& session) const {
+  if (!session.has_unread()) return absl::OkStatus();
+  size_t unread = 0;
+  for (const auto& [fd, each] : sessions_) {
+    if (each.peer().uid == session.peer().uid) unread += each.unread_bytes();
+  }
+  // One answer is kept, however long.
+  const size_t most = kMostUnreadBytes + session.unread_bytes();
+  if (unread <= most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the user's connections have ", unread,
+      " bytes of answers that are not read, and the limit is ", most));
 }
 
 // A refusal leaves the connection as it is.
@@ -259,6 +284,9 @@ void ControlServer::ReapJobs() {
     const bool is_refusal =
         !absl::IsUnavailable(each.how) && !absl::IsCancelled(each.how);
     if (is_refusal) NoteRefusal(each.peer, each.how);
+  }
+  for (const RefusalNotes::Note& each : jobs_.TakeRefusals()) {
+    NoteRefusal(each.peer, each.why);
   }
   jobs_.TakeStats();
 }
@@ -290,50 +318,58 @@ DaemonStatus ControlServer::StatusFor(const Peer& peer) {
     status.users.push_back({each.uid, static_cast<int32_t>(each.connections),
                             static_cast<int32_t>(each.connection_limit)});
   }
-  for (DaemonStatus::Job& each : jobs_.All()) {
-    const bool is_seen = IsOperator(peer) || each.uid == peer.uid;
-    if (is_seen) status.jobs.push_back(std::move(each));
-  }
+  const std::optional<uid_t> owner = OwnerSeenBy(peer);
+  status.jobs = jobs_.JobsOf(owner);
   std::erase_if(status.stopped, [&](const DaemonStatus::Loop& loop) {
     if (loop.process == 0 || IsOperator(peer)) return false;
-    const std::optional<JobName> owner = jobs_.OwnerOf(loop.process);
-    return !owner.has_value() || owner->uid != peer.uid;
+    const std::optional<JobName> whose = jobs_.OwnerOf(loop.process);
+    return !whose.has_value() || whose->uid != peer.uid;
   });
   // For who asks again. Whoever asks without end costs jobs' movers no more.
-  if (now_ - asked_stats_ >= kStatsPause) {
-    jobs_.AskStats();
-    asked_stats_ = now_;
-  }
+  jobs_.AskStats(owner, now_, kStatsPause);
   return status;
 }
 
-void ControlServer::AddListing(Session& session, const Envelope& request) {
-  const Peer& peer = session.peer();
-  TensorListings::Question question{
-      .fd = session.descriptor(),
-      .sequence = request.sequence,
-      .request = std::get<TensorsRequest>(request.body)};
-  if (!IsOperator(peer)) question.owner = peer.uid;
-  listings_.Add(question, now_);
+absl::Status ControlServer::Wait(Session& session, const Envelope& request) {
+  const std::optional<uid_t> owner = OwnerSeenBy(session.peer());
+  const int fd = session.descriptor();
+  if (const auto* const tensors = std::get_if<TensorsRequest>(&request.body)) {
+    listings_.Add({fd, request.sequence, owner, *tensors}, now_);
+  } else {
+    const absl::Status added = evictions_.Add(
+        {fd, request.sequence, owner, std::get<EvictionRequest>(request.body)},
+        now_);
+    if (!added.ok()) {
+      NoteRefusal(session.peer(), added);
+      return session.Answer(
+          {.sequence = request.sequence, .body = Refusal{added}});
+    }
+  }
   session.SetWaiting(true);
-  // Its end is heard all the same.
-  Watch(EPOLL_CTL_MOD, session.descriptor(), 0).IgnoreError();
+  return absl::OkStatus();
 }
 
-void ControlServer::AnswerListings() {
+void ControlServer::AnswerWaiting() {
   for (TensorListings::Answer& each : listings_.Take(now_)) {
-    const auto found = sessions_.find(each.fd);
-    if (found == sessions_.end()) continue;
-    Session& session = found->second;
-    session.SetWaiting(false);
-    absl::Status answered = session.Answer(
-        {.sequence = each.sequence, .body = std::move(each.page)});
-    if (answered.ok()) {
-      answered = Watch(EPOLL_CTL_MOD, each.fd,
-                       session.has_unread() ? EPOLLOUT : EPOLLIN);
-    }
-    if (!answered.ok()) End(each.fd);
+    AnswerLate(each.fd,
+               {.sequence = each.sequence, .body = std::move(each.page)});
   }
+  for (JobEvictions::Answer& each : evictions_.Take(now_)) {
+    AnswerLate(each.fd,
+               {.sequence = each.sequence, .body = std::move(each.report)});
+  }
+}
+
+void ControlServer::AnswerLate(int fd, const Envelope& answer) {
+  const auto found = sessions_.find(fd);
+  if (found == sessions_.end()) return;
+  Session& session = found->second;
+  session.SetWaiting(false);
+  absl::Status answered = session.Answer(answer);
+  if (answered.ok()) {
+    answered = Watch(EPOLL_CTL_MOD, fd, session.events());
+  }
+  if (!answered.ok()) End(fd);
 }
 
 absl::Status ControlServer::Drain(const Peer& peer,
@@ -355,6 +391,7 @@ void ControlServer::End(int fd) {
   const auto found = sessions_.find(fd);
   if (found == sessions_.end()) return;
   listings_.Forget(fd);
+  evictions_.Forget(fd);
   users_.RemoveConnection(found->second.peer().uid);
   sessions_.erase(found);
 }

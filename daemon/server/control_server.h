@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/process.h"
+#include "daemon/server/job_evictions.h"
 #include "daemon/server/job_table.h"
 #include "daemon/server/log.h"
 #include "daemon/server/refusals.h"
@@ -57,7 +58,8 @@ class ControlServer {
   }
   // When to call RunOnce at the latest.
   absl::Time next() const {
-    return std::min({listens_again_, listings_.next(), drained_by_});
+    return std::min(
+        {listens_again_, listings_.next(), evictions_.next(), drained_by_});
   }
   // It was told to take no new jobs.
   bool drains() const { return drains_; }
@@ -71,9 +73,10 @@ class ControlServer {
   static constexpr size_t kOperatorsSessions = 16;
   // After somebody could not even be turned away.
   static constexpr absl::Duration kPause = absl::Seconds(1);
-
-  // Between two questions to jobs' runtimes.
+  // Between two questions to a job's runtime.
   static constexpr absl::Duration kStatsPause = absl::Milliseconds(100);
+  // Of answers, that all connections of a user have beside the one that asks.
+  static constexpr size_t kMostUnreadBytes = 1 << 20;
 
   ControlServer(UserTable* users, JobTable* jobs, Log* log, StatusSource status,
                 OwnDescriptor events, OwnDescriptor spare);
@@ -87,14 +90,18 @@ class ControlServer {
   // ready for ever.
   void TurnAway(PacketListener& listener, const absl::Status& why);
   void SetPaused(bool is_paused);
-  void Serve(Session& session);
+  // `ready`: epoll(7)'s events.
+  void Serve(Session& session, uint32_t ready);
   absl::Status ServeSome(Session& session);
+  // ResourceExhausted: its user lets too much of its answers lie.
+  absl::Status CheckUnread(const Session& session) const;
   absl::Status BeginJob(Session& session, const Envelope& request);
   void ReapJobs();
   EnvelopeBody AnswerOf(const Session& session, const Envelope& request);
-  // They wait for a page of tensors.
-  void AddListing(Session& session, const Envelope& request);
-  void AnswerListings();
+  // What is answered by and by: a page of tensors, what was evicted.
+  absl::Status Wait(Session& session, const Envelope& request);
+  void AnswerWaiting();
+  void AnswerLate(int fd, const Envelope& answer);
   absl::Status Drain(const Peer& peer, const DrainRequest& request);
   DaemonStatus StatusFor(const Peer& peer);
   void End(int fd);
@@ -112,10 +119,10 @@ class ControlServer {
   std::map<int, PacketListener> listeners_;
   std::vector<PacketListener> stopped_;
   absl::Time now_ = absl::InfinitePast();  // of RunOnce
-  absl::Time asked_stats_ = absl::InfinitePast();
   absl::Time listens_again_ = absl::InfiniteFuture();
   std::map<int, Session> sessions_;
   TensorListings listings_;
+  JobEvictions evictions_;
   bool drains_ = false;
   absl::Time drained_by_ = absl::InfiniteFuture();  // then jobs end
 };

@@ -16,6 +16,11 @@ MetricsReport::JobTier& TierIn(MetricsReport::Job& job,
   return job.tiers.emplace_back(MetricsReport::JobTier{.name = tier});
 }
 
+// Nothing: anybody's is.
+bool IsOf(const JobName& name, std::optional<uid_t> owner) {
+  return !owner.has_value() || name.uid == *owner;
+}
+
 void AddFill(const Stats& stats, MetricsReport::Job& job) {
   for (const TierStats& each : stats.tiers) {
     MetricsReport::JobTier& tier = TierIn(job, each.name);
@@ -32,25 +37,22 @@ void JobTable::AskLoops(absl::Time now) {
   for (auto& [number, entry] : sessions_) entry.session->AskLoops(now);
 }
 
-void JobTable::AskStats() {
+void JobTable::AskStats(std::optional<uid_t> owner, absl::Time now,
+                        absl::Duration pause) {
   for (auto& [number, entry] : sessions_) {
-    entry.is_asked = true;
-    entry.session->AskStats();
+    if (!IsOf(entry.use.name, owner)) continue;
+    if (now - entry.asked.asked_stats() >= pause) entry.asked.AskStats(now);
   }
 }
 
 void JobTable::TakeStats() {
-  for (auto& [number, entry] : sessions_) {
-    const std::unique_ptr<Stats> stats = entry.box->stats.Take();
-    if (stats == nullptr) continue;
-    entry.newest = std::move(*stats);
-    entry.is_asked = false;
-  }
+  for (auto& [number, entry] : sessions_) entry.asked.TakeStats();
 }
 
 int64_t JobTable::unanswered() const {
-  return absl::c_count_if(
-      sessions_, [](const auto& each) { return each.second.is_asked; });
+  return absl::c_count_if(sessions_, [](const auto& each) {
+    return each.second.asked.is_unanswered();
+  });
 }
 
 bool JobTable::HasProcesses(const JobName& name) const {
@@ -59,15 +61,19 @@ bool JobTable::HasProcesses(const JobName& name) const {
   });
 }
 
-std::vector<MetricsReport::Job> JobTable::Metrics() const {
+std::vector<MetricsReport::Job> JobTable::Metrics(
+    std::optional<uid_t> owner) const {
   std::map<JobName, MetricsReport::Job> jobs;
   for (const auto& [number, entry] : sessions_) {
+    if (!IsOf(entry.use.name, owner)) continue;
     MetricsReport::Job& job = jobs[entry.use.name];
     ++job.processes;
-    AddFill(entry.newest, job);
-    job.totals.Add(entry.newest);
+    AddFill(entry.asked.newest(), job);
+    job.totals.Add(entry.asked.newest());
   }
-  for (const Holder& each : holders_) jobs[each.use.name];
+  for (const Holder& each : holders_) {
+    if (IsOf(each.use.name, owner)) jobs[each.use.name];
+  }
   std::vector<MetricsReport::Job> all;
   for (auto& [name, job] : jobs) {
     job.uid = name.uid;
@@ -87,13 +93,15 @@ std::vector<MetricsReport::Job> JobTable::Metrics() const {
 
 JobTotals JobTable::Totals() const {
   JobTotals totals = counts_.all();
-  for (const auto& [number, entry] : sessions_) totals.Add(entry.newest);
+  for (const auto& [number, entry] : sessions_)
+    totals.Add(entry.asked.newest());
   return totals;
 }
 
-std::vector<DaemonStatus::Job> JobTable::All() const {
+std::vector<DaemonStatus::Job> JobTable::JobsOf(
+    std::optional<uid_t> owner) const {
   std::vector<DaemonStatus::Job> all;
-  for (const MetricsReport::Job& each : Metrics()) {
+  for (const MetricsReport::Job& each : Metrics(owner)) {
     DaemonStatus::Job& job = all.emplace_back();
     job.uid = each.uid;
     job.name = each.name;
@@ -123,9 +131,7 @@ std::optional<int64_t> JobTable::NextSession(int64_t number,
                                              std::optional<uid_t> owner) const {
   for (auto each = sessions_.lower_bound(number); each != sessions_.end();
        ++each) {
-    if (!owner.has_value() || each->second.use.name.uid == *owner) {
-      return each->first;
-    }
+    if (IsOf(each->second.use.name, owner)) return each->first;
   }
   return std::nullopt;
 }
@@ -136,15 +142,9 @@ JobTable::Whose JobTable::WhoseIs(int64_t session) const {
   return {found->second.use.name, found->second.peer.pid};
 }
 
-void JobTable::AskPage(int64_t session, TensorId after) {
+AskedRuntime* JobTable::RuntimeOf(int64_t session) {
   const auto found = sessions_.find(session);
-  if (found != sessions_.end()) found->second.session->AskPage(after);
-}
-
-std::unique_ptr<TensorPage> JobTable::TakePage(int64_t session) {
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end()) return nullptr;
-  return found->second.box->pages.Take();
+  return found == sessions_.end() ? nullptr : &found->second.asked;
 }
 
 }  // namespace terrace

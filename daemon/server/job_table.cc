@@ -89,6 +89,12 @@ bool IsText(absl::string_view text) {
   return true;
 }
 
+absl::Status OfJob(const JobName& name, const absl::Status& why) {
+  return absl::Status(
+      why.code(),
+      absl::StrCat(JobText(name), ": ", absl::string_view(why.message())));
+}
+
 // Of the daemon's own address space.
 int64_t AddressBytesOf(const JobTiers& tiers, const JobName& name,
                        const Hello& hello) {
@@ -207,8 +213,13 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
       .peer = peer,
       .sequence = sequence,
       .make_runtime =
-          [&tiers = tiers_, name, hello](RuntimeLoops& loops) {
-            return MakeJobRuntime(tiers, name, hello, loops);
+          [&tiers = tiers_, shared = shared_, peer, name,
+           hello](RuntimeLoops& loops) {
+            return MakeJobRuntime(
+                tiers, name, hello, loops, [=](const absl::Status& why) {
+                  shared->refusals.Add(peer, OfJob(name, why));
+                  shared->ended.Set();
+                });
           },
       .loops = loops_,
       .boxes = box,
@@ -227,13 +238,18 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
     ledger_->Give(name, TierName(tiers_.memory), bytes);
     return session.status();
   }
-  sessions_[number] = {
-      .peer = peer,
-      .use = {name, bytes, AddressBytesOf(tiers_, name, hello)},
-      .process = *std::move(process),
-      .session = *std::move(session),
-      .box = box};
+  AskedRuntime asked(session->get(), box);
+  sessions_.emplace(
+      number, Entry{.peer = peer,
+                    .use = {name, bytes, AddressBytesOf(tiers_, name, hello)},
+                    .process = *std::move(process),
+                    .session = *std::move(session),
+                    .asked = std::move(asked)});
   return absl::OkStatus();
+}
+
+std::vector<RefusalNotes::Note> JobTable::TakeRefusals() {
+  return shared_->refusals.Take();
 }
 
 std::vector<JobTable::Ended> JobTable::Reap() {

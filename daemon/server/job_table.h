@@ -17,16 +17,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/process.h"
 #include "daemon/config/daemon_config.h"
+#include "daemon/jobs/asked_runtime.h"
+#include "daemon/jobs/job_counts.h"
 #include "daemon/jobs/job_runtime.h"
 #include "daemon/jobs/job_session.h"
-#include "daemon/jobs/runtime_probe.h"
+#include "daemon/jobs/refusal_notes.h"
 #include "daemon/jobs/tier_ledger.h"
 #include "daemon/links/job_links.h"
 #include "daemon/metrics/metrics_report.h"
-#include "daemon/server/job_counts.h"
 #include "daemon/server/user_table.h"
 #include "daemon/watch/loop_table.h"
 #include "daemon/wire/job_messages.h"
@@ -63,19 +65,25 @@ class JobTable {
                      const Hello& hello);
   // Frees what has ended, and its connection.
   std::vector<Ended> Reap();
+  // What processes were refused since the last call, as they grew: descriptor()
+  // is readable where there is something.
+  std::vector<RefusalNotes::Note> TakeRefusals();
   // Frees the memory of processes that held on to it and have gone since.
   void Sweep();
   // Asks the loops of all sessions whether they turn.
   void AskLoops(absl::Time now);
-  // Asks all runtimes for their Stats, which come by and by: descriptor() is
-  // readable where some have, and TakeStats takes them.
-  void AskStats();
+  // Asks the runtimes of that user, or all, for their Stats, but for those that
+  // were asked less than `pause` ago. The answers come by and by: descriptor()
+  // is readable where some have, and TakeStats takes them.
+  void AskStats(std::optional<uid_t> owner, absl::Time now,
+                absl::Duration pause);
   void TakeStats();
   // Runtimes that were asked and have not answered.
   int64_t unanswered() const;
   // What jobs have and have moved, as far as their runtimes have answered; and
   // what all have moved that there ever were.
-  std::vector<MetricsReport::Job> Metrics() const;
+  std::vector<MetricsReport::Job> Metrics(
+      std::optional<uid_t> owner = std::nullopt) const;
   JobTotals Totals() const;
   // The first session from that number on, of that user's or of anyone's.
   std::optional<int64_t> NextSession(int64_t number,
@@ -85,10 +93,9 @@ class JobTable {
     int64_t process = 0;  // 0: the session has ended
   };
   Whose WhoseIs(int64_t session) const;
-  // Asks the session's runtime for tensors behind that one; the page comes as
-  // Stats do. Null: it has not come.
-  void AskPage(int64_t session, TensorId after);
-  std::unique_ptr<TensorPage> TakePage(int64_t session);
+  // What else may be asked of its runtime is answered as Stats are. Null: the
+  // session has ended.
+  AskedRuntime* RuntimeOf(int64_t session);
   // Nobody else is admitted; who is there goes on.
   void Drain() { drains_ = true; }
   // All are to end soon, and nobody else is admitted.
@@ -97,8 +104,8 @@ class JobTable {
   // With the users that the table has.
   void SetLimits(const DaemonConfig& config);
   const TierLedger& ledger() const { return *ledger_; }
-  // By user and name; with what they have of tiers.
-  std::vector<DaemonStatus::Job> All() const;
+  // That user's, or all, by user and name; with what they have of tiers.
+  std::vector<DaemonStatus::Job> JobsOf(std::optional<uid_t> owner) const;
   // Whose process it is that has a session; nothing: nobody's.
   std::optional<JobName> OwnerOf(int64_t process) const;
   size_t size() const { return sessions_.size(); }
@@ -117,6 +124,7 @@ class JobTable {
   struct Shared {
     explicit Shared(WakeEvent event) : ended(std::move(event)) {}
     const WakeEvent ended;
+    RefusalNotes refusals;
     Mutex mutex;
     std::vector<std::pair<int64_t, JobSession::Ended>> gone
         ABSL_GUARDED_BY(mutex);
@@ -126,9 +134,7 @@ class JobTable {
     Use use;
     OwnDescriptor process;  // a pidfd; none: it has gone
     std::unique_ptr<JobSession> session;
-    std::shared_ptr<AnswerBoxes> box;
-    Stats newest;
-    bool is_asked = false;  // and has not answered
+    AskedRuntime asked;
   };
   // A process that has memory though its session has ended.
   struct Holder {

@@ -1,5 +1,7 @@
 #include "daemon/server/scrape.h"
 
+#include <optional>
+
 namespace terrace {
 
 void Scrape::Publish() { board_.Publish(MetricsTextOf(report_()), answered_); }
@@ -14,7 +16,7 @@ void Scrape::RunOnce(absl::Time now) {
     }
     under_way_ = asked;
     until_ = now + kPatience;
-    jobs_.AskStats();
+    jobs_.AskStats(std::nullopt, now, absl::ZeroDuration());
   }
   if (jobs_.unanswered() > 0 && now < until_) return;
   answered_ = std::exchange(under_way_, 0);

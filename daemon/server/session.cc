@@ -1,8 +1,11 @@
 #include "daemon/server/session.h"
 
+#include <sys/epoll.h>
+
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "daemon/wire/fragments.h"
 
 namespace terrace {
 
@@ -30,22 +33,33 @@ absl::StatusOr<Envelope> Session::Read(const Packet& packet) const {
 }
 
 absl::Status Session::Answer(const Envelope& envelope) {
-  absl::StatusOr<std::vector<std::byte>> bytes = Encode(envelope);
-  if (!bytes.ok()) return Refuse(envelope.sequence, bytes.status());
-  TERRACE_CHECK(!unread_.has_value());  // it is not asked for more meanwhile
-  TERRACE_ASSIGN_OR_RETURN(const bool sent, socket_.Send(*bytes));
-  if (!sent) unread_ = *std::move(bytes);
-  return absl::OkStatus();
+  absl::StatusOr<std::vector<std::vector<std::byte>>> packets =
+      PacketsOf(envelope);
+  if (!packets.ok()) return Refuse(envelope.sequence, packets.status());
+  TERRACE_CHECK(unread_.empty());  // it is not asked for more meanwhile
+  for (std::vector<std::byte>& packet : *packets) {
+    unread_bytes_ += packet.size();
+    unread_.push_back(std::move(packet));
+  }
+  return Flush();
 }
 
 absl::Status Session::Refuse(uint64_t sequence, absl::Status why) {
   return Answer({.sequence = sequence, .body = Refusal{std::move(why)}});
 }
 
+uint32_t Session::events() const {
+  if (is_waiting_) return 0;
+  return has_unread() ? EPOLLOUT : EPOLLIN;
+}
+
 absl::Status Session::Flush() {
-  if (!unread_.has_value()) return absl::OkStatus();
-  TERRACE_ASSIGN_OR_RETURN(const bool sent, socket_.Send(*unread_));
-  if (sent) unread_.reset();
+  while (!unread_.empty()) {
+    TERRACE_ASSIGN_OR_RETURN(const bool sent, socket_.Send(unread_.front()));
+    if (!sent) break;
+    unread_bytes_ -= unread_.front().size();
+    unread_.pop_front();
+  }
   return absl::OkStatus();
 }
 

@@ -1,13 +1,14 @@
-// One connection of a process to the daemon: its socket, who it is, and the
-// answers that it has not read. A process that does not read is not served
-// until it does; its requests wait in the kernel, and then its own sends do.
+// One connection of a process to the daemon: its socket, who it is, and what it
+// has not read of the last answer, which is several packets where it is long. A
+// process that does not read is not served until it does; its requests wait in
+// the kernel, and then its own sends do.
 //
 // A session belongs to the control server's thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -47,7 +48,13 @@ class Session {
   bool is_waiting() const { return is_waiting_; }
   void SetWaiting(bool is_waiting) { is_waiting_ = is_waiting; }
 
-  bool has_unread() const { return unread_.has_value(); }
+  // Of epoll(7), that it is served for next: who does not read its answer is
+  // not read from, nor who waits for one. The end of either is heard all the
+  // same.
+  uint32_t events() const;
+
+  bool has_unread() const { return !unread_.empty(); }
+  size_t unread_bytes() const { return unread_bytes_; }
   const Peer& peer() const { return peer_; }
   int descriptor() const { return socket_.descriptor(); }
   // The connection goes on elsewhere.
@@ -59,7 +66,8 @@ class Session {
 
   PacketSocket socket_;
   const Peer peer_;
-  std::optional<std::vector<std::byte>> unread_;
+  std::deque<std::vector<std::byte>> unread_;  // packets
+  size_t unread_bytes_ = 0;
   bool is_waiting_ = false;
 };
 

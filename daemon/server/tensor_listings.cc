@@ -26,13 +26,20 @@ bool TensorListings::IsAsked(int64_t session) const {
 
 std::vector<TensorListings::Answer> TensorListings::Take(absl::Time now) {
   std::vector<Answer> answers;
-  for (Waiting& each : waiting_) {
-    std::optional<TensorsPage> page = Serve(each, now);
-    if (!page.has_value()) continue;
-    answers.push_back(
-        {each.question.fd, each.question.sequence, *std::move(page)});
+  // Whoever is answered leaves its runtime to the next one, which asks it then.
+  for (size_t before = SIZE_MAX; before > waiting_.size();) {
+    before = waiting_.size();
+    for (size_t i = 0; i < waiting_.size();) {
+      std::optional<TensorsPage> page = Serve(waiting_[i], now);
+      if (!page.has_value()) {
+        ++i;
+        continue;
+      }
+      const Question& asked = waiting_[i].question;
+      answers.push_back({asked.fd, asked.sequence, *std::move(page)});
+      waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+    }
   }
-  for (const Answer& each : answers) Forget(each.fd);
   return answers;
 }
 
@@ -50,7 +57,7 @@ std::optional<TensorsPage> TensorListings::Serve(Waiting& waiting,
       waiting.is_asked = true;
       // Behind one of another session nothing is left out.
       const bool is_same = *found == waiting.question.request.session;
-      jobs_.AskPage(*found, {is_same ? after : -1});
+      jobs_.RuntimeOf(*found)->AskPage({is_same ? after : -1});
       waiting.question.request = {*found, is_same ? after : -1};
     }
   }
@@ -59,7 +66,9 @@ std::optional<TensorsPage> TensorListings::Serve(Waiting& waiting,
   page.uid = whose.name.uid;
   page.job = whose.name.job;
   page.process = whose.process;
-  const std::unique_ptr<TensorPage> told = jobs_.TakePage(waiting.session);
+  AskedRuntime* const runtime = jobs_.RuntimeOf(waiting.session);
+  const std::unique_ptr<TensorPage> told =
+      runtime == nullptr ? nullptr : runtime->TakePage();
   const bool is_it =
       told != nullptr && told->after.value == waiting.question.request.after;
   if (is_it) {

@@ -89,4 +89,28 @@ struct DrainRequest {
   int64_t seconds = -1;  // negative: as long as they take
 };
 
+// What nobody has pinned leaves the memory of a job's runtimes, as EvictRequest
+// (runtime/messages/requests.h) has it. Answered by EvictionReport, once all of
+// them have answered or the time is over. For the job's user, and for
+// operators.
+struct EvictionRequest {
+  std::string job;  // "": of processes that have none
+  // Negative: the only one who has such a job, of those whom the asker sees.
+  int64_t uid = -1;
+  int64_t process = 0;  // 0: all of the job's
+  int64_t timeout_ms = 30'000;
+};
+
+struct EvictionReport {
+  struct Process {
+    int64_t process = 0;
+    Evicted evicted;
+    std::string fault;  // why nothing is known of it; "": that is what it did
+  };
+
+  uint32_t uid = 0;
+  std::string job;
+  std::vector<Process> processes;
+};
+
 }  // namespace terrace

@@ -84,6 +84,18 @@ WrittenBody Write(FlatBuilder& builder, const DrainRequest& request) {
           flat::CreateDrainRequest(builder, request.seconds).Union()};
 }
 
+WrittenBody Write(FlatBuilder& builder, const EvictionRequest& request) {
+  const auto job = builder.CreateString(request.job);
+  return {flat::Body::EvictionRequest,
+          flat::CreateEvictionRequest(builder, job, request.uid,
+                                      request.process, request.timeout_ms)
+              .Union()};
+}
+
+WrittenBody Write(FlatBuilder& builder, const EvictionReport& report) {
+  return {flat::Body::EvictionReport, WriteEviction(builder, report).Union()};
+}
+
 absl::StatusOr<Refusal> Read(const flat::Refusal& table, FlatReader& reader) {
   TERRACE_ASSIGN_OR_RETURN(const std::string message,
                            reader.Text(table.message(), "reason"));
@@ -131,10 +143,20 @@ absl::StatusOr<Fragment> Read(const flat::Fragment& table, FlatReader& reader) {
   return fragment;
 }
 
+absl::StatusOr<EvictionRequest> Read(const flat::EvictionRequest& table,
+                                     FlatReader& reader) {
+  EvictionRequest request;
+  TERRACE_ASSIGN_OR_RETURN(request.job, reader.TextOrNone(table.job()));
+  request.uid = table.uid();
+  request.process = table.process();
+  request.timeout_ms = table.timeout_ms();
+  return request;
+}
+
 bool IsAnswer(flat::Body kind) {
   return kind == flat::Body::Status || kind == flat::Body::Refusal ||
          kind == flat::Body::Welcome || kind == flat::Body::JobNews ||
-         kind == flat::Body::TensorsPage;
+         kind == flat::Body::TensorsPage || kind == flat::Body::EvictionReport;
 }
 
 absl::StatusOr<EnvelopeBody> ReadBody(const flat::Envelope& envelope,
@@ -166,6 +188,10 @@ absl::StatusOr<EnvelopeBody> ReadBody(const flat::Envelope& envelope,
       return ReadTensors(*envelope.body_as_TensorsPage(), reader);
     case flat::Body::DrainRequest:
       return DrainRequest{envelope.body_as_DrainRequest()->seconds()};
+    case flat::Body::EvictionRequest:
+      return Read(*envelope.body_as_EvictionRequest(), reader);
+    case flat::Body::EvictionReport:
+      return ReadEviction(*envelope.body_as_EvictionReport(), reader);
     case flat::Body::NONE:
       break;
   }

@@ -37,9 +37,10 @@ struct Refusal {
   absl::Status why;
 };
 
-using EnvelopeBody = std::variant<StatusRequest, DaemonStatus, Refusal, Hello,
-                                  Welcome, JobRequests, JobNews, Fragment,
-                                  TensorsRequest, TensorsPage, DrainRequest>;
+using EnvelopeBody =
+    std::variant<StatusRequest, DaemonStatus, Refusal, Hello, Welcome,
+                 JobRequests, JobNews, Fragment, TensorsRequest, TensorsPage,
+                 DrainRequest, EvictionRequest, EvictionReport>;
 
 // Who reads: a daemon is sent no answers, and does not look into one.
 enum class WireReader : uint8_t { kClient, kDaemon };

@@ -46,6 +46,10 @@ WrittenAnswer WriteBody(FlatBuilder& builder, const TensorPage& /*page*/) {
   return WriteBody(builder, absl::InternalError("a page of tensors"));
 }
 
+WrittenAnswer WriteBody(FlatBuilder& builder, const Evicted& /*evicted*/) {
+  return WriteBody(builder, absl::InternalError("what was evicted"));
+}
+
 WrittenNews Write(FlatBuilder& builder, const AnswerNews& news) {
   const WrittenAnswer body = std::visit(
       [&builder](const auto& each) { return WriteBody(builder, each); },

@@ -83,6 +83,31 @@ absl::StatusOr<DaemonStatus::Loop> Read(const flat::StoppedLoop& table,
   return WrongMessage("has a loop that ends before it begins");
 }
 
+flat::EvictedPart PartOf(const Evicted::Part& part) {
+  return {part.tensors, part.bytes};
+}
+
+absl::Status Read(const flat::EvictedPart* table, Evicted::Part* part) {
+  if (table == nullptr) return WrongMessage("has no part of what was evicted");
+  *part = {table->tensors(), table->bytes()};
+  if (part->tensors >= 0 && part->bytes >= 0) return absl::OkStatus();
+  return WrongMessage("has evicted less than no bytes");
+}
+
+absl::StatusOr<EvictionReport::Process> Read(const flat::EvictedProcess& table,
+                                             FlatReader& reader) {
+  EvictionReport::Process process{.process = table.process()};
+  Evicted& evicted = process.evicted;
+  TERRACE_RETURN_IF_ERROR(Read(table.gone(), &evicted.gone));
+  TERRACE_RETURN_IF_ERROR(Read(table.pinned(), &evicted.pinned));
+  TERRACE_RETURN_IF_ERROR(Read(table.moving(), &evicted.moving));
+  TERRACE_RETURN_IF_ERROR(Read(table.wanted(), &evicted.wanted));
+  TERRACE_RETURN_IF_ERROR(Read(table.in_windows(), &evicted.in_windows));
+  TERRACE_RETURN_IF_ERROR(Read(table.unwritten(), &evicted.unwritten));
+  TERRACE_ASSIGN_OR_RETURN(process.fault, reader.TextOrNone(table.fault()));
+  return process;
+}
+
 }  // namespace
 
 flatbuffers::Offset<flat::Status> WriteStatus(FlatBuilder& builder,
@@ -171,6 +196,37 @@ absl::StatusOr<TensorsPage> ReadTensors(const flat::TensorsPage& table,
   page.next_session = table.next_session();
   page.next_after = table.next_after();
   return page;
+}
+
+flatbuffers::Offset<flat::EvictionReport> WriteEviction(
+    FlatBuilder& builder, const EvictionReport& report) {
+  std::vector<flatbuffers::Offset<flat::EvictedProcess>> processes;
+  for (const EvictionReport::Process& each : report.processes) {
+    const flat::EvictedPart gone = PartOf(each.evicted.gone);
+    const flat::EvictedPart pinned = PartOf(each.evicted.pinned);
+    const flat::EvictedPart moving = PartOf(each.evicted.moving);
+    const flat::EvictedPart wanted = PartOf(each.evicted.wanted);
+    const flat::EvictedPart in_windows = PartOf(each.evicted.in_windows);
+    const flat::EvictedPart unwritten = PartOf(each.evicted.unwritten);
+    processes.push_back(flat::CreateEvictedProcessDirect(
+        builder, each.process, &gone, &pinned, &moving, &wanted, &in_windows,
+        &unwritten, each.fault.c_str()));
+  }
+  return flat::CreateEvictionReportDirect(builder, report.uid,
+                                          report.job.c_str(), &processes);
+}
+
+absl::StatusOr<EvictionReport> ReadEviction(const flat::EvictionReport& table,
+                                            FlatReader& reader) {
+  EvictionReport report;
+  report.uid = table.uid();
+  TERRACE_ASSIGN_OR_RETURN(report.job, reader.TextOrNone(table.job()));
+  const auto read = [&reader](const flat::EvictedProcess& each) {
+    return Read(each, reader);
+  };
+  TERRACE_RETURN_IF_ERROR(
+      reader.Tables(table.processes(), "processes", read, &report.processes));
+  return report;
 }
 
 }  // namespace terrace

@@ -17,4 +17,9 @@ flatbuffers::Offset<flat::TensorsPage> WriteTensors(FlatBuilder& builder,
 absl::StatusOr<TensorsPage> ReadTensors(const flat::TensorsPage& table,
                                         FlatReader& reader);
 
+flatbuffers::Offset<flat::EvictionReport> WriteEviction(
+    FlatBuilder& builder, const EvictionReport& report);
+absl::StatusOr<EvictionReport> ReadEviction(const flat::EvictionReport& table,
+                                            FlatReader& reader);
+
 }  // namespace terrace

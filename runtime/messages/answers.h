@@ -47,9 +47,36 @@ struct TensorPage {
   bool is_last = true;
 };
 
+// What an EvictRequest came to: copies in memory, and their room there, headers
+// included.
+struct Evicted {
+  struct Part {
+    int64_t tensors = 0;
+    int64_t bytes = 0;
+
+    void Add(int64_t more_bytes) {
+      ++tensors;
+      bytes += more_bytes;
+    }
+  };
+
+  uint64_t ticket = 0;  // as asked
+  Part gone;
+  // What stays: pinned, or granted soon;
+  Part pinned;
+  // on its way in or out, as what was not written by the deadline is;
+  Part moving;
+  // waited for by a group, or used meanwhile;
+  Part wanted;
+  // in the window of a queue;
+  Part in_windows;
+  // and what nothing below takes.
+  Part unwritten;
+};
+
 // The answer to one request. An error is the Status, whatever was asked for.
 using Answer = std::variant<absl::Status, std::vector<TensorId>, OpenedQueue,
-                            Stats, TensorPage>;
+                            Stats, TensorPage, Evicted>;
 
 // A pin, as the mover gives it: where the tensor's payload is on the tier of
 // the queue that asked for it. It ends by an EndPinRequest of that token.

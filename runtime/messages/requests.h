@@ -132,7 +132,17 @@ struct ListRequest {
   TensorId after;
 };
 
+// What nobody has pinned, or waits for, and no window has leaves the memories;
+// what is newer than what lies below is written there first. Another one takes
+// its place. Answer: Evicted, by the deadline.
+struct EvictRequest {
+  RequestId id;
+  uint64_t ticket = 0;  // as Evicted has it
+  absl::Time deadline;
+};
+
 // What only the process that made the runtime asks.
-using OwnerRequest = std::variant<GrowRequest, CloseRequest, ListRequest>;
+using OwnerRequest =
+    std::variant<GrowRequest, CloseRequest, ListRequest, EvictRequest>;
 
 }  // namespace terrace

@@ -36,6 +36,7 @@
 #include "runtime/mover/read_ahead.h"
 #include "runtime/mover/window_opener.h"
 #include "runtime/residency/byte_pins.h"
+#include "runtime/residency/evictions.h"
 #include "runtime/residency/registrar.h"
 #include "runtime/residency/tier_residency.h"
 #include "runtime/residency/working_tiers.h"
@@ -149,6 +150,7 @@ struct Core {
   Transfers transfers;
   WritePlacement placement;
   WriteBack write_back;
+  Evictions evictions;
   Registrar registrar;
   Customers customers;
   Admission admission;

@@ -86,6 +86,10 @@ void Mover::Hear(OwnerRequest& request) {
           [&](ListRequest& asked) {
             core_.ports.Deliver(asked.id, core_.report().MakePage(asked.after));
           },
+          [&](EvictRequest& asked) {
+            if (!core_.closing.begun()) return core_.evictions.Begin(asked);
+            core_.ports.Deliver(asked.id, Closing::Closed());
+          },
       },
       request);
 }
@@ -182,6 +186,7 @@ void Mover::Close(CloseRequest& request) {
   core_.admission.Refuse();
   core_.opener.Refuse(Closing::Closed());
   core_.registrar.Refuse(Closing::Closed());
+  core_.evictions.Refuse(Closing::Closed());
   core_.transfers.CancelAll();
   core_.closing.WaitFor(core_.inbox->posted());
 }

@@ -37,7 +37,10 @@ absl::Time Mover::RunOnce() {
   absl::Time next =
       std::min({core_.links.NextEvent(), core_.customers.NextDeadline(),
                 core_.opener.NextDeadline(), core_.closing.NextDeadline()});
-  if (!core_.closing.begun()) next = std::min(next, core_.resting.NextEvent());
+  if (!core_.closing.begun()) {
+    next = std::min(
+        {next, core_.resting.NextEvent(), core_.evictions.NextDeadline()});
+  }
   return next;
 }
 
@@ -84,6 +87,9 @@ bool Mover::Serve(absl::Time now) {
   core_.byte_admission.Serve(
       now, [this] { return core_.report().Holders(); }, &turn_.errors);
   HearErrors();
+  const bool evicts =
+      core_.evictions.Serve(now, core_.customers.wanted(), &turn_.errors);
+  HearErrors();
   const size_t failed = core_.write_back.failed();
   core_.write_back.Start(&turn_.errors);
   HearErrors();
@@ -103,7 +109,7 @@ bool Mover::Serve(absl::Time now) {
     }
   }
   core_.prefetcher.Propose(core_.customers);
-  return gave_up;
+  return gave_up || evicts;
 }
 
 void Mover::AdvanceClosing(absl::Time now) {

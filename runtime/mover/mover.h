@@ -76,8 +76,9 @@ class Mover {
 
   void PollLinks();
   void HearMessages();
-  // Everything that a runtime does which is not being closed. True: a
-  // write-back was given up, so that a head may have its slot now.
+  // Everything that a runtime does which is not being closed. True: there is
+  // more to do at once, as a write-back was given up, so that a head may have
+  // its slot now, or as more may leave.
   bool Serve(absl::Time now);
   void AdvanceClosing(absl::Time now);
   void HearArrivals();

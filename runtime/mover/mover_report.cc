@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
@@ -66,15 +65,12 @@ void Report::AddBytes(Stats* stats) const {
 }
 
 void Report::AddTiers(Stats* stats) const {
-  const std::vector<Fill> fills = Fills();
-  const auto add_fill = [&fills](TierId tier, TierStats* added) {
-    for (const Fill& each : fills) {
-      if (each.tier != tier) continue;
-      if (!IsWorkingTier(tier)) added->tensors = each.tensors;
-      added->pinned_bytes = each.pinned_bytes;
-      added->dirty_bytes = each.dirty_bytes;
-      added->clean_bytes = each.clean_bytes;
-    }
+  const auto add_fill = [this](TierId tier, TierStats* added) {
+    const TierFill fill = parts_.table->FillOf(tier);
+    if (!IsWorkingTier(tier)) added->tensors = fill.tensors;
+    added->pinned_bytes = fill.pinned_bytes;
+    added->dirty_bytes = fill.dirty_bytes;
+    added->clean_bytes = fill.clean_bytes;
   };
   for (const TierResidency* const each : parts_.working->all()) {
     AddWorking(*each, stats);
@@ -114,32 +110,6 @@ void Report::AddLinks(const TierStats& far, TierId tier, Stats* stats) const {
         {name, far.name, there_bytes, BlockedSeconds(there)});
     stats->links.push_back({far.name, name, back_bytes, BlockedSeconds(back)});
   }
-}
-
-std::vector<Report::Fill> Report::Fills() const {
-  std::vector<Fill> fills;  // few
-  parts_.table->ForEach([&](const Tensor& tensor) {
-    for (const Copy& copy : tensor.all()) {
-      const TierId tier = copy.place.tier();
-      auto fill = absl::c_find_if(
-          fills, [tier](const Fill& each) { return each.tier == tier; });
-      if (fill == fills.end()) {
-        fill = fills.insert(fill, Fill{.tier = tier});
-      }
-      ++fill->tensors;
-      const int64_t bytes = copy.place.extent().size_bytes;
-      const bool is_newer =
-          IsWorkingTier(tier)
-              ? copy.delivered() && IsNewerThanBelow(tensor, tier)
-              : IsNewerThanBelow(tensor);
-      if (copy.pins > 0) {
-        fill->pinned_bytes += bytes;
-      } else {
-        (is_newer ? fill->dirty_bytes : fill->clean_bytes) += bytes;
-      }
-    }
-  });
-  return fills;
 }
 
 TensorPage Report::MakePage(TensorId after) const {

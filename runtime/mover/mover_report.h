@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "runtime/messages/answers.h"
@@ -54,15 +53,6 @@ class Report {
   absl::Status CheckInvariants() const;
 
  private:
-  // What tensors have of a tier.
-  struct Fill {
-    TierId tier = kNoTier;
-    int64_t tensors = 0;
-    int64_t pinned_bytes = 0;
-    int64_t dirty_bytes = 0;
-    int64_t clean_bytes = 0;
-  };
-
   ListedTensor List(const Tensor& tensor) const;
   void AddTiers(Stats* stats) const;
   double BlockedSeconds(Edge edge) const;
@@ -71,8 +61,6 @@ class Report {
   void AddWorking(const TierResidency& residency, Stats* stats) const;
   // What moves between that tier and each memory.
   void AddLinks(const TierStats& far, TierId tier, Stats* stats) const;
-  // Of each tier that tensors have anything of.
-  std::vector<Fill> Fills() const;
   absl::Status CheckWorking(const TierResidency& residency) const;
   absl::Status CheckPlaces() const;
   absl::Status CheckWanted() const;

@@ -4,6 +4,55 @@
 #include "base/check.h"
 
 namespace terrace {
+namespace {
+
+void CountFill(const Tensor& tensor, const Copy& copy, int64_t times,
+               TierFills* fills) {
+  const TierId tier = copy.place.tier();
+  TierFill& fill = fills->At(tier);
+  fill.tensors += times;
+  const int64_t bytes = times * copy.place.extent().size_bytes;
+  if (copy.pins > 0) {
+    fill.pinned_bytes += bytes;
+    return;
+  }
+  const bool is_newer = IsWorkingTier(tier)
+                            ? copy.delivered() && IsNewerThanBelow(tensor, tier)
+                            : IsNewerThanBelow(tensor);
+  (is_newer ? fill.dirty_bytes : fill.clean_bytes) += bytes;
+}
+
+// A tensor's part is out of the sums as long as this lives; or one copy's, as
+// what changes is that alone.
+class FillChange {
+ public:
+  FillChange(TierFills* fills, const Tensor& tensor, const Copy* copy = nullptr)
+      : fills_(fills), tensor_(tensor), copy_(copy) {
+    Count(-1);
+  }
+  ~FillChange() { Count(1); }
+  FillChange(const FillChange&) = delete;
+  FillChange& operator=(const FillChange&) = delete;
+
+ private:
+  void Count(int64_t times) const {
+    if (fills_ == nullptr) return;
+    if (copy_ == nullptr) return CountFills(tensor_, times, fills_);
+    CountFill(tensor_, *copy_, times, fills_);
+  }
+
+  TierFills* const fills_;
+  const Tensor& tensor_;
+  const Copy* const copy_;
+};
+
+}  // namespace
+
+void CountFills(const Tensor& tensor, int64_t times, TierFills* fills) {
+  for (const Copy& copy : tensor.all()) {
+    CountFill(tensor, copy, times, fills);
+  }
+}
 
 Copy& Tensor::get(TierId tier) {
   const Copy* const copy = at(tier);
@@ -49,6 +98,7 @@ bool Tensor::Fetchable() const {
 }
 
 void Tensor::GivePlace(Reservation place) {
+  const FillChange change(fills_, *this);
   TERRACE_CHECK(resting() == nullptr && !IsWorkingTier(place.tier()));
   Copy copy;
   copy.place = std::move(place);
@@ -56,6 +106,7 @@ void Tensor::GivePlace(Reservation place) {
 }
 
 void Tensor::BeginFill(TierId tier, Reservation room, uint64_t transfer) {
+  const FillChange change(fills_, *this);
   TERRACE_CHECK(drain_ == Drain::kNone && SourceFor(tier) != nullptr);
   if (at(tier) == nullptr) {
     TERRACE_CHECK(room.tier() == tier && IsWorkingTier(tier));
@@ -76,6 +127,7 @@ void Tensor::Filled(TierId tier) {
 }
 
 void Tensor::Checked(TierId tier) {
+  const FillChange change(fills_, *this);
   Copy& copy = get(tier);
   TERRACE_CHECK(copy.state == CopyState::kChecking);
   copy.state = CopyState::kWhole;
@@ -83,6 +135,7 @@ void Tensor::Checked(TierId tier) {
 }
 
 Reservation Tensor::FillFailed(TierId tier) {
+  const FillChange change(fills_, *this);
   Copy& copy = get(tier);
   TERRACE_CHECK(Arriving(tier));
   Reservation room = std::move(copy.place);
@@ -104,6 +157,7 @@ void Tensor::EndRead(TierId tier) {
 }
 
 void Tensor::BeginOverwrite(Reservation room) {
+  const FillChange change(fills_, *this);
   TERRACE_CHECK(at(room.tier()) == nullptr && drain_ == Drain::kNone);
   Copy copy;
   copy.place = std::move(room);
@@ -113,6 +167,7 @@ void Tensor::BeginOverwrite(Reservation room) {
 
 void Tensor::Hold(TierId tier, Access access) {
   Copy& copy = get(tier);
+  const FillChange change(fills_, *this, &copy);
   const bool writes = access != Access::kRead;
   TERRACE_CHECK(!write_pinned_ && (!writes || pins() == 0));
   TERRACE_CHECK(!writes || drain_ == Drain::kNone);
@@ -122,12 +177,14 @@ void Tensor::Hold(TierId tier, Access access) {
 
 void Tensor::Unhold(TierId tier, Access access) {
   Copy& copy = get(tier);
+  const FillChange change(fills_, *this, &copy);
   TERRACE_CHECK(copy.pins > 0);
   --copy.pins;
   if (access != Access::kRead) write_pinned_ = false;
 }
 
 void Tensor::Publish(TierId tier) {
+  const FillChange change(fills_, *this);
   Copy& copy = get(tier);
   TERRACE_CHECK(copy.delivered() && write_pinned_);
   copy.generation = ++generation_;
@@ -141,6 +198,7 @@ void Tensor::BeginDrain(uint64_t transfer, TierId from) {
 }
 
 void Tensor::BeginMove(bool in_place, uint64_t transfer) {
+  const FillChange change(fills_, *this);
   TERRACE_CHECK(drain_ == Drain::kSealing);
   drain_ = Drain::kMoving;
   transfer_ = transfer;
@@ -152,6 +210,7 @@ void Tensor::BeginMove(bool in_place, uint64_t transfer) {
 }
 
 void Tensor::Drained(Reservation second, uint64_t generation) {
+  const FillChange change(fills_, *this);
   TERRACE_CHECK(drain_ == Drain::kMoving || drain_ == Drain::kLate);
   Copy& below = const_cast<Copy&>(*resting());
   if (!second.empty()) below.place = std::move(second);
@@ -166,6 +225,7 @@ void Tensor::EndDrain(bool late) {
 }
 
 void Tensor::Drop(TierId tier) {
+  const FillChange change(fills_, *this);
   const Copy* const copy = at(tier);
   TERRACE_CHECK(drain_ == Drain::kNone && !Arriving(tier));
   if (copy != nullptr) {
@@ -178,6 +238,7 @@ void Tensor::Drop(TierId tier) {
 }
 
 void Tensor::Lose(absl::Status why) {
+  const FillChange change(fills_, *this);
   TERRACE_CHECK(!why.ok());
   loss_ = std::move(why);
 }

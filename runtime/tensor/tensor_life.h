@@ -35,6 +35,7 @@
 
 #include "absl/status/status.h"
 #include "runtime/tensor/copies.h"
+#include "runtime/tensor/tier_fills.h"
 #include "runtime/tensor/write_refusals.h"
 #include "terrace/request.h"
 #include "terrace/tensor.h"
@@ -52,7 +53,9 @@ enum class Drain : uint8_t {
 
 class Tensor : public Copies {
  public:
-  Tensor(TensorSpec of, TensorId named) : spec(std::move(of)), id(named) {}
+  // `fills`: where what it has is counted; it outlives the tensor.
+  Tensor(TensorSpec of, TensorId named, TierFills* fills = nullptr)
+      : spec(std::move(of)), id(named), fills_(fills) {}
 
   const TensorSpec spec;
   const TensorId id;
@@ -113,6 +116,7 @@ class Tensor : public Copies {
  private:
   Copy& get(TierId tier);
 
+  TierFills* const fills_;
   uint64_t generation_ = 0;
   bool write_pinned_ = false;  // by the one pin or hold there is
   Drain drain_ = Drain::kNone;
@@ -121,6 +125,9 @@ class Tensor : public Copies {
 };
 
 absl::Status CheckInvariants(const Tensor& tensor);
+
+// Adds what the tensor has of each tier, so many times.
+void CountFills(const Tensor& tensor, int64_t times, TierFills* fills);
 
 // By which the order of uses knows it (prefetch/recorded_step.h).
 inline TensorId KeyOf(const Tensor& tensor) {

@@ -13,7 +13,7 @@ absl::StatusOr<Tensor*> TensorTable::Add(const TensorSpec& spec) {
         absl::StrCat("a tensor named '", spec.name, "' is registered already"));
   }
   const int64_t id = next_++;
-  auto made = std::make_unique<Tensor>(spec, TensorId{id});
+  auto made = std::make_unique<Tensor>(spec, TensorId{id}, &fills_);
   Tensor* const tensor = made.get();
   tensors_.Put(id, std::move(made));
   names_.emplace(tensor->spec.name, id);
@@ -30,6 +30,7 @@ void TensorTable::TakeBack(const Tensor& tensor) {
   const int64_t id = tensor.id.value;
   if (id == next_ - 1) --next_;
   outside_.erase(id);
+  CountFills(tensor, -1, &fills_);
   tensors_.Erase(id);
 }
 
@@ -47,6 +48,7 @@ void TensorTable::Erase(const Tensor& tensor) {
   TERRACE_CHECK(!IsAdmitted(tensor) && !tensor.IsAtWork());
   const int64_t id = tensor.id.value;
   outside_.erase(id);
+  CountFills(tensor, -1, &fills_);
   tensors_.Erase(id);
 }
 
@@ -58,7 +60,14 @@ Tensor* TensorTable::Find(TensorId id) const {
 
 absl::Status TensorTable::CheckInvariants() const {
   absl::Status status;
-  ForEach([&](const Tensor& tensor) { status.Update(Check(tensor)); });
+  TierFills fills;
+  ForEach([&](const Tensor& tensor) {
+    status.Update(Check(tensor));
+    CountFills(tensor, 1, &fills);
+  });
+  if (fills == fills_) return status;
+  status.Update(absl::InternalError(
+      "tensors have other bytes of a tier than were counted"));
   return status;
 }
 

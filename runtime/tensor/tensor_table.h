@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "runtime/tensor/id_map.h"
 #include "runtime/tensor/tensor_life.h"
+#include "runtime/tensor/tier_fills.h"
 #include "terrace/tensor.h"
 
 namespace terrace {
@@ -57,12 +58,17 @@ class TensorTable {
                          });
   }
 
-  // The invariants of each; the message names the tensor.
+  // What all that ForEach visits have of that tier.
+  TierFill FillOf(TierId tier) const { return fills_.Of(tier); }
+
+  // The invariants of each, whose message names the tensor; and that what is
+  // counted is what they have.
   absl::Status CheckInvariants() const;
 
  private:
   absl::Status Check(const Tensor& tensor) const;
 
+  TierFills fills_;
   IdMap<std::unique_ptr<Tensor>> tensors_;
   absl::flat_hash_map<absl::string_view, int64_t> names_;  // of the tensors'
   absl::flat_hash_set<int64_t> outside_;  // not admitted yet, or retired

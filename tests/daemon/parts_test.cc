@@ -3,6 +3,7 @@
 #include "absl/status/status.h"
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/commands.h"
+#include "daemon/cli/printable.h"
 #include "daemon/cli/table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -69,6 +70,32 @@ TEST(TableTest, ColumnsAreAlignedAndLongTextIsFolded) {
             "      five six\n"
             "long  x\n"
             "      a command that is not folded anywhere\n");
+}
+
+TEST(PrintableTest, WhatATerminalObeysIsEscapedAndWordsStay) {
+  const std::pair<std::string, std::string> texts[] = {
+      {"night's \"run\" 7", "night's \"run\" 7"},
+      {"größe 夜 🌙", "größe 夜 🌙"},
+      {"a\x1b[2Jb\tc\n", "a\\x1b[2Jb\\x09c\\x0a"},
+      {std::string("\x00\x7f", 2), "\\x00\\x7f"},
+      {"\xc2\x9b"
+       "2J",
+       "\\xc2\\x9b"
+       "2J"},                                          // one byte, in UTF-8
+      {"\xff\xc3(\xe2\x82", "\\xff\\xc3(\\xe2\\x82"},  // no UTF-8
+      {"\xc0\x9b\xed\xa0\x80", "\\xc0\\x9b\\xed\\xa0\\x80"},
+      {"a\u202e"
+       "b",
+       "a\\xe2\\x80\\xae"
+       "b"}};  // from right to left
+  for (const auto& [text, shown] : texts) EXPECT_EQ(Printable(text), shown);
+}
+
+TEST(TableTest, NamesAreShownAsATerminalCanHaveThem) {
+  Table table;
+  table.Add("job\x1b", "night\x1b[2J");
+  table.AddWhole("path", "/a\rb");
+  EXPECT_EQ(table.Format(80), "job\\x1b  night\\x1b[2J\npath     /a\\x0db\n");
 }
 
 TEST(TableTest, JoinLeavesOutWhatIsEmpty) {

@@ -66,6 +66,7 @@ class CountedCharge final : public Charge {
     return absl::OkStatus();
   }
   void Give(int64_t bytes) override { *taken_ -= bytes; }
+  void NoteRefused(const absl::Status& /*why*/) override {}
 
  private:
   const std::shared_ptr<std::atomic<int64_t>> taken_;

@@ -94,6 +94,7 @@ TEST(JobBytesTest, AQuotaBoundsIt) {
   // Who gives up what it has can have it.
   job.in_use.clear();
   EXPECT_TRUE(HasPattern(job.Take({{job.tensors[2]}})->front().data(), 3));
+  EXPECT_THAT(daemon.End().errors, HasSubstr("524288 bytes are too many"));
 }
 
 // As of any pin: the bytes outlive the runtime, and are counted meanwhile.

@@ -32,6 +32,7 @@ TEST(JobQuotasTest, MemoryIsCountedToTheByte) {
   const absl::Status more = (*one)->GrowMemory(4096);
   EXPECT_TRUE(absl::IsResourceExhausted(more)) << more;
   EXPECT_THAT(WordsOf(more), HasSubstr("dram: 4096 bytes are too many"));
+  EXPECT_FALSE((*one)->GrowMemory(8192).ok());
   const absl::Status job = ConnectAs(daemon, 4096, "night").status();
   EXPECT_TRUE(absl::IsResourceExhausted(job)) << job;
   EXPECT_EQ(WordsOf(job),
@@ -48,7 +49,15 @@ TEST(JobQuotasTest, MemoryIsCountedToTheByte) {
   EXPECT_TRUE(rest.ok()) << rest.status();
   one->reset();
   EXPECT_TRUE(daemon.WaitUntil([&] { return UsedMemory(daemon) == kMib; }));
-  EXPECT_THAT(daemon.End().errors, HasSubstr("dram: 4096 bytes are too many"));
+  const std::string log = daemon.End().errors;
+  EXPECT_THAT(log, HasSubstr("dram: 4096 bytes are too many"));
+  // What was refused as it grew, too.
+  EXPECT_THAT(log, HasSubstr(absl::StrCat(
+                       "refused uid ", getuid(), ", pid ", getpid(),
+                       ": the job 'night' of uid ", getuid(),
+                       ": dram: 8192 bytes are too many: the job 'night' of "
+                       "uid ",
+                       getuid(), " has 3145728, and the limit is 3145728")));
 }
 
 // A runtime that has begun to close refuses what has its pages already.

@@ -180,7 +180,12 @@ TEST(DrainTest, AtTheDeadlineTheOthersEnd) {
   ASSERT_TRUE(daemon.Serves());
   auto job = ConnectAs(daemon, 1 << 20);
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_EQ(RunTerrace(daemon, "drain", {"--deadline", "1"}).exit_code, 0);
+  const ChildResult drained =
+      RunTerrace(daemon, "drain", {"--deadline", "1", "--json"});
+  EXPECT_EQ(drained.exit_code, 0) << drained.errors;
+  const auto json = nlohmann::json::parse(drained.output, nullptr, false);
+  EXPECT_EQ(json.at("phase"), "draining");
+  EXPECT_EQ(json.at("processes"), 1);
   EXPECT_TRUE(RegisterOf(**job, "a", 4096).ok());
   EXPECT_TRUE(daemon.WaitUntil([&] { return UsedMemory(daemon) == 0; }));
   EXPECT_TRUE(absl::IsUnavailable(RegisterOf(**job, "b", 4096).status()));

@@ -5,7 +5,11 @@
 #include <flatbuffers/flatbuffers.h>
 
 #include <cstring>
+#include <optional>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "daemon/wire/fragments.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/daemon/wire/changed_bytes.h"
@@ -119,6 +123,76 @@ TEST(EnvelopeTest, APageOfTensorsComesBackAsItWas) {
       Decode(Encoded(DrainRequest{8}), kMostPacketBytes, WireReader::kDaemon);
   ASSERT_TRUE(drain.ok()) << drain.status();
   EXPECT_EQ(std::get<DrainRequest>(drain->body).seconds, 8);
+}
+
+TEST(EnvelopeTest, WhatWasEvictedComesBackAsItWas) {
+  EvictionReport report{.uid = 7, .job = "night"};
+  report.processes.push_back({.process = 4711,
+                              .evicted = {.gone = {1, 2},
+                                          .pinned = {3, 4},
+                                          .moving = {5, 6},
+                                          .wanted = {7, 8},
+                                          .in_windows = {9, 10},
+                                          .unwritten = {11, 12}}});
+  report.processes.push_back({.process = 4712, .fault = "gone"});
+  const absl::StatusOr<Envelope> back = Decode(Encoded(report));
+  ASSERT_TRUE(back.ok()) << back.status();
+  const auto& read = std::get<EvictionReport>(back->body);
+  EXPECT_EQ(read.uid, 7u);
+  EXPECT_EQ(read.job, "night");
+  ASSERT_EQ(read.processes.size(), 2u);
+  const Evicted& evicted = read.processes[0].evicted;
+  const std::vector<Evicted::Part> parts = {
+      evicted.gone,   evicted.pinned,     evicted.moving,
+      evicted.wanted, evicted.in_windows, evicted.unwritten};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    EXPECT_EQ(parts[i].tensors, static_cast<int64_t>(2 * i + 1));
+    EXPECT_EQ(parts[i].bytes, static_cast<int64_t>(2 * i + 2));
+  }
+  EXPECT_EQ(read.processes[0].process, 4711);
+  EXPECT_EQ(read.processes[0].fault, "");
+  EXPECT_EQ(read.processes[1].fault, "gone");
+  report.processes[0].evicted.wanted.bytes = -1;
+  EXPECT_THAT(Fault(Encoded(report)), HasSubstr("less than no bytes"));
+  const auto asked = Decode(Encoded(EvictionRequest{"day", 5, 6, 7}),
+                            kMostPacketBytes, WireReader::kDaemon);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  const auto& request = std::get<EvictionRequest>(asked->body);
+  EXPECT_EQ(request.job, "day");
+  EXPECT_EQ(request.uid, 5);
+  EXPECT_EQ(request.process, 6);
+  EXPECT_EQ(request.timeout_ms, 7);
+  const auto answer =
+      Decode(Encoded(report), kMostPacketBytes, WireReader::kDaemon);
+  EXPECT_TRUE(absl::IsInvalidArgument(answer.status())) << answer.status();
+}
+
+// Thousands of jobs, of which a packet has some hundred.
+TEST(EnvelopeTest, ALongStatusComesInPieces) {
+  DaemonStatus status = AStatus();
+  status.jobs.resize(3000, status.jobs.at(0));
+  for (size_t i = 0; i < status.jobs.size(); ++i) {
+    status.jobs[i].name = absl::StrCat("job ", i);
+    status.jobs[i].bytes_up = static_cast<int64_t>(i);
+  }
+  const auto packets = PacketsOf({.sequence = 8, .body = status});
+  ASSERT_TRUE(packets.ok()) << packets.status();
+  EXPECT_GT(packets->size(), 5u);
+  FragmentReader reader;
+  std::optional<Envelope> whole;
+  for (const auto& packet : *packets) {
+    EXPECT_FALSE(whole.has_value());
+    auto read = reader.Add(packet);
+    ASSERT_TRUE(read.ok()) << read.status();
+    whole = *std::move(read);
+  }
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(whole->sequence, 8u);
+  const auto& back = std::get<DaemonStatus>(whole->body);
+  ASSERT_EQ(back.jobs.size(), 3000u);
+  EXPECT_EQ(back.jobs[2999].name, "job 2999");
+  EXPECT_EQ(back.jobs[2999].bytes_up, 2999);
+  EXPECT_EQ(back.stopped.size(), status.stopped.size());
 }
 
 TEST(EnvelopeTest, EachKindComesBackAsItWas) {

@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/fake_reserver.h"
 
 namespace terrace {
 namespace {
@@ -48,6 +49,68 @@ TEST(TensorTable, IdsCountFromZeroAndFindTheirTensors) {
   EXPECT_EQ(table.Find(TensorId{-1}), nullptr);
   EXPECT_EQ(table.Find(TensorId{1000}), nullptr);
   EXPECT_EQ(table.Find(TensorId{}), nullptr);
+}
+
+// A life of two tensors, against what each step means by itself.
+TEST(TensorTable, TheSumsAreThoseOfAWalk) {
+  FakeReserver memory(kDramTier);
+  FakeReserver disk({TierKind::kDisk, 0});
+  TensorTable table;
+  Tensor& a = **table.Add(Spec("a"));
+  Tensor& b = **table.Add(Spec("b"));
+  table.Admit(a);
+  table.Admit(b);
+  const auto expect = [&](TierId tier, int64_t tensors, int64_t pinned,
+                          int64_t dirty, int64_t clean) {
+    const TierFill fill = table.FillOf(tier);
+    EXPECT_EQ(fill.tensors, tensors);
+    EXPECT_EQ(fill.pinned_bytes, pinned);
+    EXPECT_EQ(fill.dirty_bytes, dirty);
+    EXPECT_EQ(fill.clean_bytes, clean);
+    EXPECT_TRUE(table.CheckInvariants().ok()) << table.CheckInvariants();
+  };
+  expect(kDramTier, 0, 0, 0, 0);
+  a.GivePlace(disk.Give(0, 10));
+  b.GivePlace(disk.Give(10, 100));
+  expect(disk.id(), 2, 0, 0, 110);
+  a.BeginOverwrite(memory.Give(0, 20));
+  a.Hold(kDramTier, Access::kOverwrite);
+  b.BeginOverwrite(memory.Give(20, 200));
+  b.Hold(kDramTier, Access::kOverwrite);
+  expect(kDramTier, 2, 220, 0, 0);
+  for (Tensor* const each : {&a, &b}) {
+    each->Publish(kDramTier);
+    each->Unhold(kDramTier, Access::kOverwrite);
+  }
+  expect(kDramTier, 2, 0, 220, 0);
+  expect(disk.id(), 2, 0, 110, 0);  // older than what is in memory
+  a.BeginDrain(1);
+  a.BeginMove(/*in_place=*/false, 2);
+  a.Drained(disk.Give(200, 10), 1);
+  expect(kDramTier, 2, 0, 200, 20);
+  expect(disk.id(), 2, 0, 100, 10);
+  a.Hold(kDramTier, Access::kRead);
+  a.Hold(kDramTier, Access::kRead);
+  expect(kDramTier, 2, 20, 200, 0);
+  a.Unhold(kDramTier, Access::kRead);
+  expect(kDramTier, 2, 20, 200, 0);
+  a.Unhold(kDramTier, Access::kRead);
+  a.Drop(kDramTier);
+  expect(kDramTier, 1, 0, 200, 0);
+  a.BeginFill(kDramTier, memory.Give(0, 20), 3);
+  expect(kDramTier, 2, 0, 200, 20);
+  a.FillFailed(kDramTier);
+  expect(kDramTier, 1, 0, 200, 0);
+  b.Lose(absl::DataLossError("gone"));
+  b.Drop(kDramTier);
+  expect(kDramTier, 0, 0, 0, 0);
+  expect(disk.id(), 2, 0, 0, 110);
+  table.Retire(b);
+  table.FreeName(b);
+  table.Erase(b);
+  expect(disk.id(), 1, 0, 0, 10);
+  table.TakeBack(a);
+  expect(disk.id(), 0, 0, 0, 0);
 }
 
 TEST(TensorTable, ANameIsTakenOnce) {
