@@ -150,18 +150,21 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Connect(
                     .prefetch = options.prefetch},
               deadline));
   const auto* const welcome = std::get_if<Welcome>(&answered.body);
-  if (welcome == nullptr || !answered.descriptor.ok()) {
+  if (welcome == nullptr || answered.descriptors.size() != 2) {
     return absl::InternalError("the daemon answered with something else");
   }
   connection.RefuseMore();
   TERRACE_ASSIGN_OR_RETURN(
       SharedMemory memory,
-      SharedMemory::Map(answered.descriptor, welcome->file_bytes,
+      SharedMemory::Map(answered.descriptors[0], welcome->file_bytes,
                         welcome->memory_bytes));
+  TERRACE_ASSIGN_OR_RETURN(LoopView loops,
+                           LoopView::Map(answered.descriptors[1]));
   TERRACE_ASSIGN_OR_RETURN(
       std::unique_ptr<Relay> relay,
       Relay::Start(
           std::move(connection), welcome->client, std::move(memory),
+          StoppedLoops(std::move(loops), options.job, options.io_timeout),
           options.io_timeout + PopulationPatience(options.host_budget_bytes)));
   return std::make_unique<ConnectedRuntime>(std::move(relay), std::move(pool));
 }

@@ -29,7 +29,7 @@ absl::StatusOr<Answered> AskOver(PacketSocket& socket, EnvelopeBody body,
     return refusal->why;
   }
   if (envelope.sequence == kOnly) {
-    return Answered{std::move(envelope.body), std::move(packet.descriptor)};
+    return Answered{std::move(envelope.body), std::move(packet.descriptors)};
   }
   return absl::InternalError(absl::StrCat("the daemon answered the request ",
                                           envelope.sequence, ", where ", kOnly,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -18,10 +19,10 @@ namespace terrace {
 // kind of address, or a path that does not begin with /.
 absl::StatusOr<std::string> SocketPathOf(absl::string_view address);
 
-// What the daemon answered, and the descriptor beside it, if any is taken.
+// What the daemon answered, and the descriptors beside it, if any are taken.
 struct Answered {
   EnvelopeBody body;
-  OwnDescriptor descriptor;
+  std::vector<OwnDescriptor> descriptors;
 };
 
 // Sends the first request of a connection and waits for its answer; the

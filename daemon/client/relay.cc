@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <system_error>
@@ -83,12 +84,13 @@ absl::Status Lost(const std::string& socket, const absl::Status& why) {
 absl::StatusOr<std::unique_ptr<Relay>> Relay::Start(PacketSocket socket,
                                                     ClientId client,
                                                     SharedMemory memory,
+                                                    StoppedLoops loops,
                                                     absl::Duration patience) {
   TERRACE_ASSIGN_OR_RETURN(WakeEvent event, WakeEvent::Make());
   try {
     return std::unique_ptr<Relay>(new Relay(std::move(socket), client,
-                                            std::move(memory), patience,
-                                            std::move(event)));
+                                            std::move(memory), std::move(loops),
+                                            patience, std::move(event)));
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start the relay's thread: ", error.what()));
@@ -96,12 +98,13 @@ absl::StatusOr<std::unique_ptr<Relay>> Relay::Start(PacketSocket socket,
 }
 
 Relay::Relay(PacketSocket socket, ClientId client, SharedMemory memory,
-             absl::Duration patience, WakeEvent event)
+             StoppedLoops loops, absl::Duration patience, WakeEvent event)
     : socket_(socket.name()),
       channel_(std::in_place, std::move(socket), std::nullopt),
       event_(std::make_shared<WakeEvent>(std::move(event))),
       memory_bytes_(memory.bytes()),
-      silence_(SystemClock().Now(), patience) {
+      silence_(SystemClock().Now(), patience),
+      loops_(std::move(loops)) {
   auto pinned = std::make_shared<Pinned>(std::move(memory), event_);
   inbox_ = std::shared_ptr<Inbox>(pinned, &pinned->inbox);
   port_ = std::make_shared<Port>(client, inbox_);
@@ -157,7 +160,9 @@ void Relay::Await() const {
       {{event_->descriptor(), POLLIN, 0},
        {channel_->descriptor(),
         static_cast<short>(POLLIN | (writes ? POLLOUT : 0)), 0}}};
-  poll(waits.data(), waits.size(), PollTimeout(silence_.NextLook(Allowed())));
+  const absl::Time next =
+      std::min(silence_.NextLook(Allowed()), loops_.NextLook());
+  poll(waits.data(), waits.size(), PollTimeout(next));
 }
 
 absl::Status Relay::Turn() {
@@ -182,7 +187,9 @@ absl::Status Relay::SendRequests() {
     std::optional<JobRequest> request = Outside(each);
     if (request.has_value()) batch.requests.push_back(*std::move(request));
   }
-  for (const JobRequest& each : batch.requests) NoteDue(each);
+  const absl::Time now = SystemClock().Now();
+  for (const JobRequest& each : batch.requests) NoteDue(each, now);
+  loops_.OnBegun(now);
   return Send(std::move(batch));
 }
 
@@ -217,17 +224,19 @@ void Relay::Refuse(const JobRequest& request, const absl::Status& why) {
       [&](const auto& body) {
         if constexpr (requires { body.id; }) {
           due_.erase(body.id.number);
+          under_way_.EndRequest(body.id.number);
           port_->Deliver(body.id.number, why);
         } else if constexpr (requires { body.tag; }) {
+          under_way_.EndGroup(body.queue, body.tag);
           queues_->Fail(body, why);
         }
       },
       request);
 }
 
-void Relay::NoteDue(const JobRequest& request) {
+void Relay::NoteDue(const JobRequest& request, absl::Time now) {
   std::visit(
-      [this](const auto& body) {
+      [&](const auto& body) {
         using Body = std::decay_t<decltype(body)>;
         if constexpr (requires { body.id; }) {
           Due due;
@@ -245,6 +254,9 @@ void Relay::NoteDue(const JobRequest& request) {
             due.takes = PopulationPatience(body.bytes);
           }
           due_[body.id.number] = due;
+          under_way_.BeginRequest(body.id.number, now);
+        } else if constexpr (requires { body.tag; }) {
+          under_way_.BeginGroup(body.queue, body.tag, now);
         }
       },
       request);
@@ -272,6 +284,9 @@ absl::Status Relay::HearNews() {
 
 absl::Status Relay::AskInSilence(absl::Time now) {
   if (closed_.has_value()) return absl::OkStatus();
+  if (now >= loops_.NextLook()) {
+    TERRACE_RETURN_IF_ERROR(loops_.Look(now, under_way_.oldest()));
+  }
   if (silence_.HasLasted(now, Allowed())) {
     return absl::UnavailableError(absl::StrCat(
         "it has said nothing for ", absl::FormatDuration(silence_.patience()),
@@ -299,6 +314,7 @@ absl::Status Relay::Hear(AnswerNews& news) {
   }
   const Due due = found->second;
   due_.erase(found);
+  under_way_.EndRequest(news.number);
   if (news.number == kOwnNumber) silence_.OnHeard(SystemClock().Now());
   TERRACE_RETURN_IF_ERROR(CheckAnswer(due, news.answer));
   if (const auto* const opened = std::get_if<OpenedQueue>(&news.answer)) {
@@ -368,7 +384,7 @@ void Relay::AnswerAll(const absl::Status& why) {
 void Relay::Shut(const absl::Status& why) {
   for (Message& each : inbox_->Shut(why)) {
     const std::optional<JobRequest> request = Outside(each);
-    if (request.has_value()) NoteDue(*request);
+    if (request.has_value()) NoteDue(*request, SystemClock().Now());
   }
   queues_->CloseAll();
 }

@@ -29,6 +29,8 @@
 #include "daemon/client/queue_sinks.h"
 #include "daemon/client/shared_memory.h"
 #include "daemon/client/silence.h"
+#include "daemon/client/stopped_loops.h"
+#include "daemon/client/under_way.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/message_channel.h"
 #include "daemon/wire/wake_event.h"
@@ -40,11 +42,13 @@ namespace terrace {
 class Relay {
  public:
   // Pins of the memory keep it for as long as they live. A daemon that says
-  // nothing for as long as `patience`, though it is asked, counts as gone.
+  // nothing for as long as `patience`, though it is asked, counts as gone, and
+  // so does one whose `loops` have stopped while something is under way.
   // ResourceExhausted: there is no descriptor or thread.
   static absl::StatusOr<std::unique_ptr<Relay>> Start(PacketSocket socket,
                                                       ClientId client,
                                                       SharedMemory memory,
+                                                      StoppedLoops loops,
                                                       absl::Duration patience);
   // Ends the connection.
   ~Relay();
@@ -74,7 +78,7 @@ class Relay {
   };
 
   Relay(PacketSocket socket, ClientId client, SharedMemory memory,
-        absl::Duration patience, WakeEvent event);
+        StoppedLoops loops, absl::Duration patience, WakeEvent event);
 
   void Run();
   void Await() const;
@@ -83,19 +87,25 @@ class Relay {
   absl::Status SendRequests();
   absl::Status Send(JobRequests batch);
   void Refuse(const JobRequest& request, const absl::Status& why);
-  void NoteDue(const JobRequest& request);
+  void NoteDue(const JobRequest& request, absl::Time now);
   absl::Status HearNews();
-  // Unavailable: the daemon has said nothing, as of then, for too long.
+  // Unavailable: the daemon has said nothing, as of then, for too long, or what
+  // is under way does not end.
   absl::Status AskInSilence(absl::Time now);
   absl::Duration Allowed() const;
   absl::Status Hear(AnswerNews& news);
-  absl::Status Hear(QueueNews& news) { return queues_->Hear(news); }
-  absl::Status Hear(BytesNews& news) { return queues_->Hear(news); }
   absl::Status Hear(LastStats& news);
-  template <typename End>
-  absl::Status Hear(const End& news) {
-    queues_->Hear(news);
-    return absl::OkStatus();
+  // Of a queue: groups that have come, or its end.
+  template <typename News>
+  absl::Status Hear(News& news) {
+    if constexpr (requires { news.groups; }) {
+      under_way_.EndGroups(news.queue, news.groups);
+      return queues_->Hear(news);
+    } else {
+      under_way_.EndQueue(news.queue);
+      queues_->Hear(news);
+      return absl::OkStatus();
+    }
   }
   absl::Status CheckAnswer(const Due& due, const Answer& answer) const;
   void KeepStats(Stats stats);
@@ -111,8 +121,10 @@ class Relay {
   std::shared_ptr<Inbox> inbox_;  // with the memory
   std::shared_ptr<Port> port_;
   absl::flat_hash_map<uint64_t, Due> due_;
+  UnderWay under_way_;
   std::optional<QueueSinks> queues_;
   Silence silence_;
+  StoppedLoops loops_;
   std::atomic<bool> ends_ = false;
   std::optional<absl::Status> closed_;  // by a Close, which ended so
   mutable Mutex mutex_;

@@ -37,7 +37,10 @@ absl::StatusOr<std::unique_ptr<JobSession>> JobSession::Start(Parts parts) {
 JobSession::JobSession(Parts parts, WakeEvent event)
     : parts_(std::move(parts)),
       event_(std::make_shared<const WakeEvent>(std::move(event))),
-      loop_(parts_.loops->Add({"session", parts_.peer.pid})) {
+      session_(parts_.loops->NewSession()),
+      loop_(parts_.loops->Add({.kind = "session",
+                               .process = parts_.peer.pid,
+                               .session = session_})) {
   loop_.heartbeat().SetAway(true);  // memory may take minutes
   thread_ = StartThread("terrace-session", [this] { Run(); });
 }
@@ -70,7 +73,7 @@ void JobSession::AskLoops(absl::Time now) {
 void JobSession::Run() { parts_.on_end(Serve()); }
 
 JobSession::Ended JobSession::Serve() {
-  RuntimeLoops loops(parts_.loops, parts_.peer.pid);
+  RuntimeLoops loops(parts_.loops, parts_.peer.pid, session_);
   absl::StatusOr<JobRuntime> made = parts_.make_runtime(loops);
   if (!made.ok()) return {.how = Refuse(made.status())};
   const std::shared_ptr<JobMemory> memory = made->memory;
@@ -87,7 +90,9 @@ JobSession::Ended JobSession::Serve(JobRuntime made, RuntimeLoops& loops) {
       RuntimeProbe::Join(runtime, parts_.boxes);
   Served served{runtime, loops, *probe, client};
   Ended end;
-  end.how = Greet(runtime, client);
+  absl::StatusOr<OwnLoopPage> page = parts_.pages->Add(session_);
+  end.how =
+      page.ok() ? Greet(runtime, client, page->TakeFile()) : page.status();
   MessageChannel& channel =
       channel_.emplace(std::move(parts_.socket), parts_.peer);
   loop_.heartbeat().SetAway(false);
@@ -130,7 +135,8 @@ absl::Status JobSession::Refuse(const absl::Status& why) {
   return why;
 }
 
-absl::Status JobSession::Greet(LocalRuntime& runtime, const JobClient& client) {
+absl::Status JobSession::Greet(LocalRuntime& runtime, const JobClient& client,
+                               OwnDescriptor page) {
   const HostArena& arena = runtime.arena();
   Welcome welcome;
   welcome.client = client.id();
@@ -139,8 +145,9 @@ absl::Status JobSession::Greet(LocalRuntime& runtime, const JobClient& client) {
   TERRACE_ASSIGN_OR_RETURN(
       const std::vector<std::byte> bytes,
       Encode({.sequence = parts_.sequence, .body = welcome}));
-  TERRACE_ASSIGN_OR_RETURN(const bool sent,
-                           parts_.socket.SendWith(bytes, arena.memory_file()));
+  TERRACE_ASSIGN_OR_RETURN(
+      const bool sent,
+      parts_.socket.SendWith(bytes, {&arena.memory_file(), &page}));
   if (sent) return absl::OkStatus();
   return absl::UnavailableError("who asked for memory does not read");
 }

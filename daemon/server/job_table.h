@@ -20,6 +20,7 @@
 #include "base/mutex.h"
 #include "base/process.h"
 #include "daemon/config/daemon_config.h"
+#include "daemon/jobs/checksum_pool.h"
 #include "daemon/jobs/job_runtime.h"
 #include "daemon/jobs/job_session.h"
 #include "daemon/jobs/runtime_probe.h"
@@ -28,6 +29,7 @@
 #include "daemon/metrics/metrics_report.h"
 #include "daemon/server/job_counts.h"
 #include "daemon/server/user_table.h"
+#include "daemon/watch/loop_pages.h"
 #include "daemon/watch/loop_table.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/packet_socket.h"
@@ -45,10 +47,10 @@ class JobTable {
   };
 
   // ResourceExhausted: there is no descriptor or thread.
-  // `users` outlives the table, which ends connections there.
+  // `users` and `pool` outlive the table, which ends connections there.
   static absl::StatusOr<std::unique_ptr<JobTable>> Create(
-      const DaemonConfig& config, UserTable* users,
-      std::shared_ptr<LoopTable> loops);
+      const DaemonConfig& config, UserTable* users, const ChecksumPool* pool,
+      std::shared_ptr<LoopTable> loops, std::shared_ptr<LoopPages> pages);
   // Waits until all have ended.
   ~JobTable();
 
@@ -139,7 +141,8 @@ class JobTable {
 
   JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
            std::unique_ptr<JobLinks> links, DaemonConfig config,
-           UserTable* users, std::shared_ptr<LoopTable> loops, WakeEvent event);
+           UserTable* users, std::shared_ptr<LoopTable> loops,
+           std::shared_ptr<LoopPages> pages, WakeEvent event);
 
   // Its connection counts no more, either.
   void Give(const Use& use);
@@ -153,6 +156,7 @@ class JobTable {
   const std::unique_ptr<JobLinks> links_;
   UserTable& users_;
   const std::shared_ptr<LoopTable> loops_;
+  const std::shared_ptr<LoopPages> pages_;
   DaemonConfig config_;
   const std::shared_ptr<Shared> shared_;
   int64_t next_ = 0;

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "daemon/wire/envelope.h"
@@ -25,7 +26,8 @@ namespace {
 // Room for a sender, and for no descriptor: the kernel lets go of what has
 // none. To close one here could block, as its file may be a FUSE file system's.
 constexpr size_t kControlBytes = CMSG_SPACE(sizeof(ucred));
-constexpr size_t kDescriptorBytes = CMSG_SPACE(sizeof(int));
+constexpr size_t kDescriptorBytes =
+    CMSG_SPACE(PacketSocket::kMostDescriptors * sizeof(int));
 // A longer wait of connect(2) is several; it takes no time at all for all that
 // there is.
 constexpr absl::Duration kLongestWait = absl::Seconds(60);
@@ -150,21 +152,25 @@ absl::StatusOr<bool> PacketSocket::Send(absl::Span<const std::byte> bytes) {
   return Sent(sent);
 }
 
-absl::StatusOr<bool> PacketSocket::SendWith(absl::Span<const std::byte> bytes,
-                                            const OwnDescriptor& descriptor) {
+absl::StatusOr<bool> PacketSocket::SendWith(
+    absl::Span<const std::byte> bytes,
+    absl::Span<const OwnDescriptor* const> descriptors) {
+  TERRACE_CHECK(descriptors.size() <= kMostDescriptors);
   alignas(cmsghdr) std::array<std::byte, kDescriptorBytes> control = {};
   iovec part = {const_cast<std::byte*>(bytes.data()), bytes.size()};
   msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = control.data();
-  message.msg_controllen = control.size();
+  message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
   cmsghdr* const header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  const int fd = descriptor.get();
-  std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+  for (size_t i = 0; i < descriptors.size(); ++i) {
+    const int fd = descriptors[i]->get();
+    std::memcpy(CMSG_DATA(header) + i * sizeof(fd), &fd, sizeof(fd));
+  }
   ssize_t sent = -1;
   do {
     sent = sendmsg(descriptor_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -209,7 +215,8 @@ absl::StatusOr<std::optional<Packet>> PacketSocket::Receive() {
   }
   std::vector<OwnDescriptor> beside = DescriptorsOf(message);
   pause.reset();
-  if ((message.msg_flags & MSG_CTRUNC) != 0 || beside.size() > 1) {
+  if ((message.msg_flags & MSG_CTRUNC) != 0 ||
+      beside.size() > kMostDescriptors) {
     return absl::InvalidArgumentError(
         "a control message with descriptors that are not taken");
   }
@@ -226,9 +233,7 @@ absl::StatusOr<std::optional<Packet>> PacketSocket::Receive() {
     return absl::InvalidArgumentError("a control message without a sender");
   }
   bytes.resize(static_cast<size_t>(received));
-  Packet packet{std::move(bytes), *sender, OwnDescriptor()};
-  if (!beside.empty()) packet.descriptor = std::move(beside.front());
-  return packet;
+  return Packet{std::move(bytes), *sender, std::move(beside)};
 }
 
 absl::StatusOr<Packet> PacketSocket::Await(absl::Time deadline) {

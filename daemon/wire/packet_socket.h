@@ -1,6 +1,6 @@
 // One end of a connection to a host's daemon: a Unix socket of sequenced
 // packets. A packet arrives whole, with the kernel's word for who sent it, or
-// the connection ends. Descriptors are never taken, but for the one that a
+// the connection ends. Descriptors are never taken, but for those that a
 // process waits for which asks a daemon for memory.
 //
 //   auto socket = PacketSocket::Connect("/run/terrace/control.sock", deadline);
@@ -42,13 +42,16 @@ struct Peer {
 struct Packet {
   std::vector<std::byte> bytes;
   Peer sender;
-  OwnDescriptor descriptor;  // beside it, where they are taken
+  // Beside it, where they are taken: kMostDescriptors at most.
+  std::vector<OwnDescriptor> descriptors;
 };
 
 enum class Descriptors : uint8_t { kRefused, kTaken };
 
 class PacketSocket {
  public:
+  static constexpr size_t kMostDescriptors = 2;
+
   // Waits while the daemon's queue of those who connect is full. NotFound:
   // there is no socket, or nobody listens; PermissionDenied: this user may not;
   // DeadlineExceeded; each names the path. InvalidArgument: a path that is too
@@ -69,9 +72,10 @@ class PacketSocket {
   // All of it in one packet: false where the peer does not read now.
   // Unavailable: the peer is gone.
   absl::StatusOr<bool> Send(absl::Span<const std::byte> bytes);
-  // The same, with a descriptor beside it, which the sender keeps too.
-  absl::StatusOr<bool> SendWith(absl::Span<const std::byte> bytes,
-                                const OwnDescriptor& descriptor);
+  // The same, with descriptors beside it, which the sender keeps too.
+  absl::StatusOr<bool> SendWith(
+      absl::Span<const std::byte> bytes,
+      absl::Span<const OwnDescriptor* const> descriptors);
   // Nothing: no packet is there now. Unavailable: the peer is gone.
   // InvalidArgument: a packet of more than kMostPacketBytes, one without a
   // sender, or one with descriptors, which do not become this process's; the

@@ -30,12 +30,15 @@ class RawJob {
           .body = Hello{.version = kVersion, .memory_bytes = kHostileMemory}});
     auto packet = socket_.Await(Soon());
     EXPECT_TRUE(packet.ok()) << packet.status();
-    memory_ = std::move(packet->descriptor);
+    EXPECT_EQ(packet->descriptors.size(), 2u);
+    memory_ = std::move(packet->descriptors.at(0));
+    page_ = std::move(packet->descriptors.at(1));
     welcome_ = std::get<Welcome>(Decode(packet->bytes)->body);
   }
 
   PacketSocket& socket() { return socket_; }
   const OwnDescriptor& memory() const { return memory_; }
+  const OwnDescriptor& page() const { return page_; }
   ClientId client() const { return welcome_.client; }
 
   void Send(const Envelope& envelope) {
@@ -103,6 +106,7 @@ class RawJob {
  private:
   PacketSocket socket_;
   OwnDescriptor memory_;
+  OwnDescriptor page_;
   Welcome welcome_;
   FragmentReader reader_;
   uint64_t posted_ = 0;
