@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace terrace {
 namespace {
@@ -26,19 +28,30 @@ absl::Status StoppedLoops::Look(absl::Time now, absl::Time oldest) {
     if (silence <= absl::ZeroDuration()) continue;
     const absl::Duration left =
         PatienceWith(loop) - std::min(silence, now - oldest);
-    if (left <= absl::ZeroDuration()) return Stopped(loop, silence);
+    if (left <= absl::ZeroDuration()) {
+      next_ = now + kTurns;
+      return Stopped(silence);
+    }
     until = std::min(until, std::max(left, kTurns));
   }
   next_ = now + until;
   return absl::OkStatus();
 }
 
-absl::Status StoppedLoops::Stopped(size_t loop, absl::Duration silence) const {
+// One that has stopped may hold up another: all are named.
+absl::Status StoppedLoops::Stopped(absl::Duration silence) const {
+  std::vector<std::string> names;
+  for (size_t loop = 0; loop < LoopPage::kLoops; ++loop) {
+    if (view_.SilenceOf(loop) <= absl::ZeroDuration()) continue;
+    names.push_back(absl::StrCat("'", LoopTextAt(loop), "'"));
+  }
+  if (names.empty()) return absl::OkStatus();  // it has just gone on
   const std::string whose =
       job_.empty() ? "" : absl::StrCat(", of the job '", job_, "',");
   return absl::UnavailableError(absl::StrCat(
-      "it is stopped: the loop '", LoopTextAt(loop), "' for this process",
-      whose, " has not turned for ",
+      "it is stopped: ", names.size() > 1 ? "the loops " : "the loop ",
+      absl::StrJoin(names, " and "), " for this process", whose,
+      names.size() > 1 ? " have" : " has", " not turned for ",
       absl::FormatDuration(absl::Floor(silence, absl::Milliseconds(1)))));
 }
 

@@ -39,7 +39,7 @@ class StoppedLoops {
   absl::Duration PatienceWith(size_t loop) const {
     return loop >= LoopPage::kFiles ? io_timeout_ : ServesWithin();
   }
-  absl::Status Stopped(size_t loop, absl::Duration silence) const;
+  absl::Status Stopped(absl::Duration silence) const;
 
   LoopView view_;
   std::string job_;

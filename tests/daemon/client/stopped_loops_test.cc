@@ -80,6 +80,16 @@ TEST_F(StoppedLoopsTest, OneThatHasStoppedForAQuarterIsNamed) {
                         "'night', has not turned for 10s"));
 }
 
+TEST_F(StoppedLoopsTest, AllThatHaveStoppedAreNamed) {
+  StoppedLoops loops = Made();
+  Tell(LoopPage::kSession, 10);
+  Tell(LoopPage::kMover, 9);
+  const absl::Status told = loops.Look(At(10), At(0));
+  EXPECT_THAT(std::string(told.message()),
+              HasSubstr("the loops 'session' and 'mover' for this process, of "
+                        "the job 'night', have not turned for 10s"));
+}
+
 TEST_F(StoppedLoopsTest, OneThatGoesOnBeforeIsForgotten) {
   StoppedLoops loops = Made();
   Tell(LoopPage::kMover, 9);

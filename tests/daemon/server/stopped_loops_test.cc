@@ -23,9 +23,9 @@ class StoppedLoopsTest : public testing::Test {
   static constexpr int64_t kBytes = 1 << 20;
   static constexpr int64_t kPayload = 64 << 10;
   // Of the process, for a disk; the other loops have a quarter of it.
-  static constexpr absl::Duration kPatience = absl::Seconds(12);
+  static constexpr absl::Duration kPatience = absl::Seconds(8);
   // The silence of a daemon as a whole would be told later.
-  static constexpr absl::Duration kSoonEnough = absl::Seconds(9);
+  static constexpr absl::Duration kSoonEnough = absl::Seconds(7);
 
   void SetUp() override {
     ASSERT_TRUE(daemon_.Serves());
@@ -51,8 +51,7 @@ class StoppedLoopsTest : public testing::Test {
     for (int i = 0; i < 40; ++i) {
       const auto tensor = RegisterOf(job, absl::StrCat("t", i), kPayload);
       if (!tensor.ok()) return tensor.status();
-      const auto pin = job.Acquire(*tensor, Access::kOverwrite,
-                                   absl::Now() + absl::Hours(1));
+      const auto pin = job.Acquire(*tensor, Access::kOverwrite, Later());
       if (!pin.ok()) return pin.status();
       WritePattern(pin->data(), 1);
     }

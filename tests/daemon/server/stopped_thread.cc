@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 #include <sys/user.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -85,7 +86,7 @@ uintptr_t BaseOf(pid_t process, const std::string& library) {
 std::unique_ptr<StoppedThread> StopInAllocator(pid_t process, pid_t thread) {
   // What the exported functions of one object file call lies beside them.
   constexpr uintptr_t kBeside = 12 << 10;
-  constexpr int kTries = 20'000;
+  constexpr int kTries = 50'000;
   Dl_info library = {};
   uintptr_t begin = UINTPTR_MAX;
   uintptr_t end = 0;
@@ -107,6 +108,9 @@ std::unique_ptr<StoppedThread> StopInAllocator(pid_t process, pid_t thread) {
     if (stopped->ok() && at >= begin - kBeside && at < end + kBeside) {
       return stopped;
     }
+    // It gets on meanwhile, never as far as before.
+    stopped.reset();
+    usleep(static_cast<useconds_t>(i % 97));
   }
   return nullptr;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -115,7 +116,8 @@ TEST_F(WatchedLoopsTest, EachThatStopsIsToldAndGoesOn) {
       "server",  Own("session"), "mover", Own("mover"),
       "files 0", Own("files 0"), "asker", "log"};
   const std::vector<pid_t> pool = ThreadsNamed(daemon_.pid(), "terrace-exec");
-  for (size_t i = 0; i < pool.size(); ++i) {
+  ASSERT_FALSE(pool.empty());
+  for (const size_t i : std::set<size_t>{0, pool.size() - 1}) {
     loops.push_back(absl::StrCat("checksums ", i));
     StopAndGoOn(pool[i], loops.back());
   }
@@ -217,6 +219,7 @@ TEST_F(WatchedLogTest, AStoppedLogHoldsUpNobody) {
     EXPECT_TRUE(FillOf(*job_, *RegisterOf(*job_, "a", 4096), 1));
     EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
     UntilReadyz(503, "stopped: log,", true);
+    usleep(kLogged);
   }
   EXPECT_LT(UntilReadyz(200, "stopped", false), kSoonEnough);
   usleep(kLogged);
@@ -255,7 +258,8 @@ TEST_F(WatchedLoopsTest, OneThatStopsInTheAllocatorIsToldToo) {
     EXPECT_EQ(Get(metrics_, "/healthz").status, 200);
     asks.join();
     EXPECT_TRUE(absl::IsUnavailable(told)) << told;
-    EXPECT_THAT(std::string(told.message()), HasSubstr("the loop 'mover'"));
+    // With those that it may hold up by a lock.
+    EXPECT_THAT(std::string(told.message()), HasSubstr("'mover'"));
     stopped.reset();
   } else {
     ends = true;
