@@ -32,6 +32,10 @@ class StoppedLoopsTest : public testing::Test {
     job_ = Connect("night", kPatience);
     other_ = Connect("other", Options().io_timeout);
     if (job_ == nullptr || other_ == nullptr) return;
+    ASSERT_TRUE(HasThreads("terrace-session", 2));
+    // One each of the daemon's own.
+    ASSERT_TRUE(HasThreads("terrace-mover", 3));
+    ASSERT_TRUE(HasThreads("terrace-files", 3));
     kept_ = *RegisterOf(*other_, "kept", kPayload);
     ASSERT_TRUE(FillOf(*other_, kept_, 7));
   }
@@ -40,6 +44,11 @@ class StoppedLoopsTest : public testing::Test {
     auto connected = ConnectAs(daemon_, kBytes, job, 0, patience);
     EXPECT_TRUE(connected.ok()) << connected.status();
     return connected.ok() ? *std::move(connected) : nullptr;
+  }
+  // A thread names itself, and may be late.
+  bool HasThreads(const std::string& name, size_t count) {
+    return daemon_.WaitUntil(
+        [&] { return ThreadsNamed(daemon_.pid(), name).size() == count; });
   }
   // Of "night", which came first of the two.
   pid_t Thread(const std::string& name, size_t which) const {
@@ -144,6 +153,7 @@ TEST_F(StoppedLoopsTest, WhereNobodyComputesChecksumsWhoWaitsIsTold) {
 TEST_F(StoppedLoopsTest, WhoWaitsForOneThatGoesOnHasItsAnswer) {
   auto job = Connect("late", absl::Seconds(60));
   ASSERT_NE(job, nullptr);
+  ASSERT_TRUE(HasThreads("terrace-mover", 4));
   absl::Status told = absl::UnknownError("no answer");
   std::thread waits;
   {

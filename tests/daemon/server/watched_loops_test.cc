@@ -51,6 +51,15 @@ class WatchedLoopsTest : public testing::Test {
     ASSERT_TRUE(job.ok()) << job.status();
     job_ = *std::move(job);
     ASSERT_EQ(Get(metrics_, "/readyz").status, 200);
+    AwaitThreads(2);
+  }
+  // A thread names itself, and may be late.
+  void AwaitThreads(size_t runtimes) {
+    for (const char* const name : {"terrace-mover", "terrace-files"}) {
+      EXPECT_TRUE(daemon_.WaitUntil([&] {
+        return ThreadsNamed(daemon_.pid(), name).size() == runtimes;
+      })) << name;
+    }
   }
 
   std::string Own(const std::string& loop) const {
@@ -241,7 +250,7 @@ TEST_F(WatchedLoopsTest, OneThatStopsInTheAllocatorIsToldToo) {
   if (!MayTrace()) GTEST_SKIP() << "a child may not be traced here";
   auto job = ConnectAs(daemon_, 1 << 20, "busy", 0, absl::Seconds(8));
   ASSERT_TRUE(job.ok()) << job.status();
-  ASSERT_TRUE(RegisterOf(**job, "first", 4096).ok());  // its mover turns
+  AwaitThreads(3);
   const pid_t mover = Thread("terrace-mover", 2);
   std::atomic<bool> ends = false;
   absl::Status told;
