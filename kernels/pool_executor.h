@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/executor.h"
+#include "base/threads/pool_loops.h"
 
 namespace terrace {
 
@@ -21,7 +22,12 @@ namespace terrace {
 //
 // The destructor runs what was queued, also what these tasks queue, then joins.
 // It must not be called by a task.
+//
+// With `loops` each thread answers by its heartbeat between two tasks, says
+// whom a task is for where that tells, and sleeps at their word. A task of more
+// than a tenth of a second answers itself, by OwnLoop.
 absl::StatusOr<std::unique_ptr<Executor>> MakePoolExecutor(
-    int threads, absl::Span<const int> cpus);
+    int threads, absl::Span<const int> cpus,
+    std::shared_ptr<PoolLoops> loops = nullptr);
 
 }  // namespace terrace

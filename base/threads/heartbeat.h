@@ -4,7 +4,8 @@
 // that a thread that stopped anywhere holds up neither the asker nor whoever
 // looks.
 //
-// One thread beats, one asks, any look.
+// One thread beats, one asks, any look. A thread that works for several says
+// for which one it does, so that who waits for that one alone is told.
 #pragma once
 
 #include <atomic>
@@ -30,6 +31,12 @@ class Heartbeat {
     Beat();
     is_away_.store(is_away, std::memory_order_release);
   }
+
+  // The loop's thread: a number of whom it works for; 0: for nobody.
+  void SetServed(int64_t session) {
+    served_.store(session, std::memory_order_relaxed);
+  }
+  int64_t served() const { return served_.load(std::memory_order_relaxed); }
 
   // Nothing new, while it has not answered. Whether it is to be woken.
   bool Ask(absl::Time now) {
@@ -57,6 +64,7 @@ class Heartbeat {
   std::atomic<uint64_t> answered_ = 0;
   std::atomic<int64_t> asked_at_ = 0;  // nanoseconds of SystemClock()
   std::atomic<bool> is_away_ = false;
+  std::atomic<int64_t> served_ = 0;
 };
 
 }  // namespace terrace

@@ -151,7 +151,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Connect(
                     .prefetch = options.prefetch},
               deadline));
   const auto* const welcome = std::get_if<Welcome>(&answered.body);
-  if (welcome == nullptr || answered.descriptors.size() != 2) {
+  if (welcome == nullptr || answered.descriptors.size() != 3) {
     return absl::InternalError("the daemon answered with something else");
   }
   connection.RefuseMore();
@@ -162,6 +162,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Connect(
   TERRACE_ASSIGN_OR_RETURN(SharedMemory rings,
                            SharedMemory::Map(answered.descriptors[1],
                                              kRingFileBytes, kRingFileBytes));
+  TERRACE_ASSIGN_OR_RETURN(LoopView loops,
+                           LoopView::Map(answered.descriptors[2]));
   TERRACE_ASSIGN_OR_RETURN(
       std::unique_ptr<Relay> relay,
       Relay::Start(
@@ -169,6 +171,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Connect(
            .client = welcome->client,
            .memory = std::move(memory),
            .rings = std::move(rings),
+           .loops =
+               StoppedLoops(std::move(loops), options.job, options.io_timeout),
            .patience = options.io_timeout +
                        PopulationPatience(options.host_budget_bytes)}));
   return std::make_unique<ConnectedRuntime>(std::move(relay), std::move(pool));

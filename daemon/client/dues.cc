@@ -29,14 +29,18 @@ Due DueTo(const Body& body) {
 
 }  // namespace
 
-void Dues::Note(const JobRequest& request) {
+void Dues::Note(const JobRequest& request, absl::Time now) {
+  MutexLock lock(mutex_);
   std::visit(
-      [this](const auto& body) {
+      [&](const auto& body) ABSL_NO_THREAD_SAFETY_ANALYSIS {
         if constexpr (requires { body.id; }) {
+          const uint64_t number = body.id.number;
           const Due due = DueTo(body);
-          MutexLock lock(mutex_);
-          if (!dues_.try_emplace(body.id.number, due).second) return;
+          if (!dues_.try_emplace(number, due).second) return;
           allowed_ += due.takes;
+          if (number != kOwnNumber) under_way_.BeginRequest(number, now);
+        } else if constexpr (requires { body.tag; }) {
+          under_way_.BeginGroup(body.queue, body.tag, now);
         }
       },
       request);
@@ -49,6 +53,7 @@ std::optional<Due> Dues::Take(uint64_t number) {
   const Due due = found->second;
   dues_.erase(found);
   allowed_ -= due.takes;
+  under_way_.EndRequest(number);
   return due;
 }
 
@@ -56,6 +61,7 @@ std::vector<std::pair<uint64_t, Due>> Dues::TakeAll() {
   MutexLock lock(mutex_);
   std::vector<std::pair<uint64_t, Due>> all(dues_.begin(), dues_.end());
   dues_.clear();
+  under_way_ = UnderWay();
   allowed_ = absl::ZeroDuration();
   return all;
 }
@@ -63,6 +69,21 @@ std::vector<std::pair<uint64_t, Due>> Dues::TakeAll() {
 bool Dues::Has(uint64_t number) const {
   MutexLock lock(mutex_);
   return dues_.contains(number);
+}
+
+void Dues::EndGroups(int64_t queue, const std::vector<ReadyGroup>& groups) {
+  MutexLock lock(mutex_);
+  under_way_.EndGroups(queue, groups);
+}
+
+void Dues::EndQueue(int64_t queue) {
+  MutexLock lock(mutex_);
+  under_way_.EndQueue(queue);
+}
+
+absl::Time Dues::oldest() const {
+  MutexLock lock(mutex_);
+  return under_way_.oldest();
 }
 
 absl::Duration Dues::Allowed() const {

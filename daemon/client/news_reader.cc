@@ -141,6 +141,9 @@ void NewsReader::Refuse(const JobRequest& request, const absl::Status& why) {
           parts_.dues->Take(body.id.number);
           parts_.port->Deliver(body.id.number, why);
         } else if constexpr (requires { body.tag; }) {
+          std::vector<ReadyGroup> failed(1);
+          failed.front().tag = body.tag;
+          parts_.dues->EndGroups(body.queue, failed);
           queues_.Fail(body, why);
         }
       },
@@ -150,7 +153,8 @@ void NewsReader::Refuse(const JobRequest& request, const absl::Status& why) {
 void NewsReader::Shut(const absl::Status& why) {
   for (Message& each : parts_.inbox->Shut(why)) {
     const std::optional<JobRequest> request = RequestOf(each);
-    if (request.has_value()) parts_.dues->Note(*request);
+    if (!request.has_value()) continue;
+    parts_.dues->Note(*request, SystemClock().Now());
   }
   queues_.CloseAll();
 }

@@ -69,18 +69,18 @@ class NewsReader {
   absl::Status HearAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Hear(Envelope& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Hear(AnswerNews& news) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Hear(QueueNews& news) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return queues_.Hear(news);
-  }
-  absl::Status Hear(BytesNews& news) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return queues_.Hear(news);
-  }
   absl::Status Hear(LastStats& news) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  template <typename QueueEnd>
-  absl::Status Hear(const QueueEnd& news)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    queues_.Hear(news);
-    return absl::OkStatus();
+  // Of a queue: groups, or its end.
+  template <typename News>
+  absl::Status Hear(News& news) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if constexpr (requires { news.groups; }) {
+      parts_.dues->EndGroups(news.queue, news.groups);
+      return queues_.Hear(news);
+    } else {
+      parts_.dues->EndQueue(news.queue);
+      queues_.Hear(news);
+      return absl::OkStatus();
+    }
   }
   absl::Status CheckAnswer(const Due& due, const Answer& answer) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <system_error>
@@ -102,7 +103,8 @@ Relay::Relay(Parts parts, WakeEvent event)
       channel_(std::in_place, std::move(parts.socket), std::nullopt,
                Rings::In(heard_->rings.bytes()).requests,
                Rings::In(heard_->rings.bytes()).news),
-      sender_(*channel_, *dues_) {
+      sender_(*channel_, *dues_),
+      loops_(std::move(parts.loops)) {
   heard_->reader.Begin(*channel_);
   thread_ = StartThread("terrace-relay", [this] { Run(); });
 }
@@ -122,7 +124,9 @@ Stats Relay::last_stats() const { return heard_->reader.last_stats(); }
 // On the thread that posts, until the inbox is shut.
 void Relay::OnPosted() {
   const absl::StatusOr<bool> all = sender_.Send(*inbox_);
-  if (!all.ok() || !*all) event_->Set();
+  const bool looks_late =
+      looks_at_ns_ > absl::ToUnixNanos(loops_.LatestLook(SystemClock().Now()));
+  if (!all.ok() || !*all || looks_late) event_->Set();
 }
 
 void Relay::Run() {
@@ -155,7 +159,14 @@ void Relay::Await() {
   if (!news.RestForNews() || !sender_.RestForRoom()) return;
   std::array<pollfd, 2> waits = {
       {{event_->descriptor(), POLLIN, 0}, {channel_->descriptor(), POLLIN, 0}}};
-  poll(waits.data(), waits.size(), PollTimeout(news.NextLook()));
+  // Who posts after that says so, where it would be looked at too late.
+  absl::Time next = std::min(news.NextLook(), loops_.NextLook());
+  looks_at_ns_ = absl::ToUnixNanos(next);
+  const absl::Time oldest = dues_->oldest();
+  if (oldest < absl::InfiniteFuture()) loops_.OnUnderWay(oldest);
+  next = std::min(next, loops_.NextLook());
+  looks_at_ns_ = absl::ToUnixNanos(next);
+  poll(waits.data(), waits.size(), PollTimeout(next));
 }
 
 absl::Status Relay::Turn() {
@@ -168,6 +179,7 @@ absl::Status Relay::Turn() {
   if (heard_->reader.closed().has_value()) return absl::OkStatus();
   TERRACE_RETURN_IF_ERROR(there);
   TERRACE_RETURN_IF_ERROR(sent);
+  TERRACE_RETURN_IF_ERROR(LookAtLoops(now));
   return LookAtSilence(now);
 }
 
@@ -177,6 +189,11 @@ absl::Status Relay::Send() {
     heard_->reader.Refuse(request, why);
   }
   return absl::OkStatus();
+}
+
+absl::Status Relay::LookAtLoops(absl::Time now) {
+  if (now < loops_.NextLook()) return absl::OkStatus();
+  return loops_.Look(now, dues_->oldest());
 }
 
 absl::Status Relay::LookAtSilence(absl::Time now) {

@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,6 +30,7 @@
 #include "daemon/client/news_reader.h"
 #include "daemon/client/request_sender.h"
 #include "daemon/client/shared_memory.h"
+#include "daemon/client/stopped_loops.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/message_channel.h"
 #include "daemon/wire/packet_socket.h"
@@ -47,6 +49,7 @@ class Relay {
     ClientId client = 0;
     SharedMemory memory;  // pins keep it for as long as they live
     SharedMemory rings;
+    StoppedLoops loops;
     // A daemon that says nothing for as long, though it is asked, counts as
     // gone.
     absl::Duration patience;
@@ -78,6 +81,7 @@ class Relay {
   void AwaitEnd();
   absl::Status Turn();
   absl::Status Send();
+  absl::Status LookAtLoops(absl::Time now);
   absl::Status LookAtSilence(absl::Time now);
 
   const std::string socket_;  // as errors name it
@@ -88,6 +92,9 @@ class Relay {
   const std::shared_ptr<Heard> heard_;     // with the rings
   std::optional<MessageChannel> channel_;  // until the end
   RequestSender sender_;
+  StoppedLoops loops_;
+  // When the thread looks at these next, at the latest.
+  std::atomic<int64_t> looks_at_ns_ = 0;
   std::atomic<bool> ends_ = false;
   std::thread thread_;  // last: it uses all of the above
 };

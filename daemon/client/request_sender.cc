@@ -51,10 +51,11 @@ absl::Status RequestSender::SendAll(Inbox& inbox) {
   const uint64_t last = inbox.Drain(&drained);
   if (drained.empty()) return absl::OkStatus();
   JobRequests batch{.posted = last, .requests = {}};
+  const absl::Time now = SystemClock().Now();
   for (Message& each : drained) {
     std::optional<JobRequest> request = RequestOf(each);
     if (!request.has_value()) continue;
-    dues_.Note(*request);
+    dues_.Note(*request, now);
     batch.requests.push_back(*std::move(request));
   }
   return Send(std::move(batch));
@@ -89,7 +90,7 @@ absl::Status RequestSender::Ask() {
   if (channel_.is_full()) return absl::OkStatus();  // it has been, by others
   JobRequests batch;
   batch.requests.emplace_back(StatsRequest{{.number = kOwnNumber}});
-  dues_.Note(batch.requests.front());
+  dues_.Note(batch.requests.front(), SystemClock().Now());
   return Send(std::move(batch));
 }
 

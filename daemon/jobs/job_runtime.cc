@@ -64,7 +64,7 @@ absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
   options.host_growth_bytes = addresses.growth_bytes;
   options.eviction = hello.eviction;
   options.prefetch = hello.prefetch;
-  options.thread_pool = tiers.pool;
+  options.thread_pool = tiers.pool->LendTo(loops.session());
   TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts,
                            PartsOf(options, addresses.spill_bytes));
   std::vector<std::string> disks;
@@ -89,7 +89,8 @@ absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
 }
 
 absl::StatusOr<std::unique_ptr<LocalRuntime>> StartDaemonRuntime(
-    const Options& options, RuntimeLoops& loops) {
+    Options options, const ChecksumPool& pool, RuntimeLoops& loops) {
+  options.thread_pool = pool.LendTo(loops.session());
   TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts, PartsOf(options));
   return loops.Start(std::move(parts));
 }

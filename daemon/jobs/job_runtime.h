@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "daemon/jobs/checksum_pool.h"
 #include "daemon/jobs/job_memory.h"
 #include "daemon/jobs/runtime_loops.h"
 #include "daemon/jobs/tier_ledger.h"
@@ -14,7 +15,6 @@
 #include "daemon/wire/job_messages.h"
 #include "runtime/local_runtime.h"
 #include "terrace/options.h"
-#include "terrace/thread_pool.h"
 #include "terrace/tier.h"
 
 namespace terrace {
@@ -23,7 +23,7 @@ namespace terrace {
 struct JobTiers {
   TierSpec memory;              // with the host's budget
   std::vector<TierSpec> below;  // disks
-  ThreadPool pool;              // for checksums
+  const ChecksumPool* pool = nullptr;
   TierLedger* ledger = nullptr;
   JobLinks* links = nullptr;
 };
@@ -59,6 +59,6 @@ absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
 
 // The daemon's own, of any tiers. Errors are Runtime::Create's.
 absl::StatusOr<std::unique_ptr<LocalRuntime>> StartDaemonRuntime(
-    const Options& options, RuntimeLoops& loops);
+    Options options, const ChecksumPool& pool, RuntimeLoops& loops);
 
 }  // namespace terrace

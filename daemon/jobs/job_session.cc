@@ -37,7 +37,10 @@ absl::StatusOr<std::unique_ptr<JobSession>> JobSession::Start(Parts parts) {
 JobSession::JobSession(Parts parts, WakeEvent event)
     : parts_(std::move(parts)),
       event_(std::make_shared<const WakeEvent>(std::move(event))),
-      loop_(parts_.loops->Add({"session", parts_.peer.pid})) {
+      session_(parts_.loops->NewSession()),
+      loop_(parts_.loops->Add({.kind = "session",
+                               .process = parts_.peer.pid,
+                               .session = session_})) {
   loop_.heartbeat().SetAway(true);  // memory may take minutes
   thread_ = StartThread("terrace-session", [this] { Run(); });
 }
@@ -72,7 +75,7 @@ void JobSession::AskLoops(absl::Time now) {
 void JobSession::Run() { parts_.on_end(Serve()); }
 
 JobSession::Ended JobSession::Serve() {
-  RuntimeLoops loops(parts_.loops, parts_.peer.pid);
+  RuntimeLoops loops(parts_.loops, parts_.peer.pid, session_);
   absl::StatusOr<RingFile> rings = RingFile::Make();
   if (!rings.ok()) return {.how = Refuse(rings.status())};
   rings_.emplace(*std::move(rings));
@@ -92,7 +95,9 @@ JobSession::Ended JobSession::Serve(JobRuntime made, RuntimeLoops& loops) {
       RuntimeProbe::Join(runtime, parts_.boxes);
   Served served{runtime, loops, *probe, client};
   Ended end;
-  end.how = Greet(runtime, client);
+  absl::StatusOr<OwnLoopPage> page = parts_.pages->Add(session_);
+  end.how =
+      page.ok() ? Greet(runtime, client, page->TakeFile()) : page.status();
   const Rings rings = rings_->rings();
   MessageChannel& channel = channel_.emplace(
       std::move(parts_.socket), parts_.peer, rings.news, rings.requests);
@@ -136,7 +141,8 @@ absl::Status JobSession::Refuse(const absl::Status& why) {
   return why;
 }
 
-absl::Status JobSession::Greet(LocalRuntime& runtime, const JobClient& client) {
+absl::Status JobSession::Greet(LocalRuntime& runtime, const JobClient& client,
+                               OwnDescriptor page) {
   const HostArena& arena = runtime.arena();
   Welcome welcome;
   welcome.client = client.id();
@@ -146,8 +152,8 @@ absl::Status JobSession::Greet(LocalRuntime& runtime, const JobClient& client) {
       const std::vector<std::byte> bytes,
       Encode({.sequence = parts_.sequence, .body = welcome}));
   TERRACE_ASSIGN_OR_RETURN(
-      const bool sent, parts_.socket.SendWith(bytes, {arena.memory_file().get(),
-                                                      rings_->file().get()}));
+      const bool sent, parts_.socket.SendWith(bytes, {&arena.memory_file(),
+                                                      &rings_->file(), &page}));
   if (sent) return absl::OkStatus();
   return absl::UnavailableError("who asked for memory does not read");
 }

@@ -23,6 +23,7 @@
 #include "daemon/jobs/job_runtime.h"
 #include "daemon/jobs/runtime_loops.h"
 #include "daemon/jobs/runtime_probe.h"
+#include "daemon/watch/loop_pages.h"
 #include "daemon/watch/loop_table.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/message_channel.h"
@@ -51,6 +52,7 @@ class JobSession {
     uint64_t sequence = 0;  // of the Hello
     std::function<absl::StatusOr<JobRuntime>(RuntimeLoops&)> make_runtime;
     std::shared_ptr<LoopTable> loops;    // where its loops are watched
+    std::shared_ptr<LoopPages> pages;    // by which the process learns of it
     std::shared_ptr<AnswerBoxes> boxes;  // where its runtime's answers come
     int64_t most_in_flight = INT64_MAX;
     std::function<void(Ended how)> on_end;
@@ -88,7 +90,8 @@ class JobSession {
   Ended Serve();
   Ended Serve(JobRuntime made, RuntimeLoops& loops);
   absl::Status Refuse(const absl::Status& why);
-  absl::Status Greet(LocalRuntime& runtime, const JobClient& client);
+  absl::Status Greet(LocalRuntime& runtime, const JobClient& client,
+                     OwnDescriptor page);
   void Await(MessageChannel& channel, bool listens) const;
   absl::Status Turn(MessageChannel& channel, Served& served);
   // False: there is nothing to hear now.
@@ -98,6 +101,7 @@ class JobSession {
 
   Parts parts_;
   const std::shared_ptr<const WakeEvent> event_;
+  const int64_t session_;  // by the table of loops
   const WatchedLoop loop_;
   std::atomic<bool> ends_ = false;
   std::atomic<bool> asks_stats_ = false;

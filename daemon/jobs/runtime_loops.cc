@@ -9,14 +9,15 @@ namespace terrace {
 
 absl::StatusOr<std::unique_ptr<LocalRuntime>> RuntimeLoops::Start(
     LocalRuntimeParts parts) {
-  mover_ = table_->Add({"mover", process_});
+  mover_ =
+      table_->Add({.kind = "mover", .process = process_, .session = session_});
   parts.heartbeat = mover_.shared_heartbeat();
   try {
     for (LocalPath& path : parts.paths) {
       path.background = MakeBackgroundThread();
       const auto number = static_cast<int>(background_.size());
-      background_.push_back(
-          {table_->Add({"files", process_, number}), path.background.get()});
+      background_.push_back({table_->Add({"files", process_, number, session_}),
+                             path.background.get()});
     }
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(

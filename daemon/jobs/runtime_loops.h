@@ -19,14 +19,17 @@ namespace terrace {
 
 class RuntimeLoops {
  public:
-  // `process`: the job's, which the runtime is for; 0: the daemon's own.
-  RuntimeLoops(std::shared_ptr<LoopTable> table, int64_t process)
-      : table_(std::move(table)), process_(process) {}
+  // `process`: the job's, which the runtime is for, and the session's number; 0
+  // of the daemon's own.
+  RuntimeLoops(std::shared_ptr<LoopTable> table, int64_t process,
+               int64_t session)
+      : table_(std::move(table)), process_(process), session_(session) {}
 
   // Starts the runtime, watched. Errors are LocalRuntime::Start's.
   absl::StatusOr<std::unique_ptr<LocalRuntime>> Start(LocalRuntimeParts parts);
   // Asks the loops of that runtime, which lives, and wakes them.
   void Ask(LocalRuntime& runtime, absl::Time now);
+  int64_t session() const { return session_; }
 
  private:
   struct Background {
@@ -36,6 +39,7 @@ class RuntimeLoops {
 
   const std::shared_ptr<LoopTable> table_;
   const int64_t process_;
+  const int64_t session_;
   WatchedLoop mover_;
   std::vector<Background> background_;
 };

@@ -30,8 +30,9 @@ void AddPart(const char* data, size_t bytes, size_t* skipped, msghdr* message) {
 
 }  // namespace
 
-void HttpConnection::Begin(int fd, absl::Time now) {
+void HttpConnection::Begin(int fd, uid_t user, absl::Time now) {
   fd_ = fd;
+  user_ = user;
   state_ = State::kReads;
   begun_ = now;
   deadline_ = now + kRequestPatience;

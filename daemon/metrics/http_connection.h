@@ -6,6 +6,8 @@
 // go.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -39,13 +41,14 @@ class HttpConnection {
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
-  // `fd` does not block, and becomes the connection's.
-  void Begin(int fd, absl::Time now);
+  // `fd` does not block, and becomes the connection's. `user`: who has it.
+  void Begin(int fd, uid_t user, absl::Time now);
   void End();
   State state() const { return state_; }
   int descriptor() const { return fd_; }
   // What poll(2) is to wait for.
   short events() const;
+  uid_t user() const { return user_; }
   absl::Time begun() const { return begun_; }
   absl::Time deadline() const { return deadline_; }
 
@@ -76,6 +79,7 @@ class HttpConnection {
   void Linger(absl::Time now);
 
   int fd_ = -1;
+  uid_t user_ = 0;
   State state_ = State::kNone;
   absl::Time begun_;
   absl::Time deadline_;

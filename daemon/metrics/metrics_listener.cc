@@ -13,7 +13,9 @@
 namespace terrace {
 namespace {
 
-constexpr int kQueue = 16;  // who waits to be connected
+// Who waits to be connected: a request that comes meanwhile is answered as soon
+// as it is. The kernel may have less.
+constexpr int kQueue = 1024;
 
 OwnDescriptor MakeStreamSocket(int domain) {
   const ForkPause pause;
@@ -64,6 +66,15 @@ absl::StatusOr<MetricsListener> MetricsListener::Make(
   MetricsListener listener(address, std::move(fd), std::move(lock));
   if (listen(listener.descriptor(), kQueue) == 0) return listener;
   return ErrnoError(text, "cannot listen", errno);
+}
+
+uid_t MetricsListener::UserOf(int connection) const {
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  const bool is_known =
+      !is_port() &&
+      getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+  return is_known ? peer.uid : 0;
 }
 
 MetricsListener::~MetricsListener() {

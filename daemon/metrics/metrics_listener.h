@@ -29,6 +29,9 @@ class MetricsListener {
   bool is_port() const { return address_.path.empty(); }
   std::string text() const { return MetricsAddressText(address_); }
   int descriptor() const { return descriptor_.get(); }
+  // Of a connection that it accepted: the user at a path; at a port nobody says
+  // so, and it is one user for all.
+  uid_t UserOf(int connection) const;
 
  private:
   MetricsListener(MetricsAddress address, OwnDescriptor descriptor,

@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
+#include <tuple>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
@@ -116,24 +118,43 @@ void MetricsResponder::Accept(absl::Time now) {
       if (is_full) accepts_again_ = now + kPause;
       return;
     }
-    HttpConnection& place = Place();
-    place.Begin(fd, now);
+    const uid_t user = listener_.UserOf(fd);
+    HttpConnection& place = PlaceFor(user, now);
+    place.Begin(fd, user, now);
     Serve(place, POLLIN, now);
   }
 }
 
-HttpConnection& MetricsResponder::Place() {
-  HttpConnection* oldest = &connections_[0];
+HttpConnection& MetricsResponder::PlaceFor(uid_t user, absl::Time now) {
   for (HttpConnection& each : connections_) {
-    if (each.state() == State::kNone) {
-      TakeBack(each);  // it may have ended in this turn
-      return each;
-    }
-    if (each.begun() < oldest->begun()) oldest = &each;
+    if (each.state() != State::kNone) continue;
+    TakeBack(each);  // it may have ended in this turn
+    return each;
   }
-  oldest->End();
-  TakeBack(*oldest);
-  return *oldest;
+  HttpConnection& loser = Loser(user);
+  Hurry(loser, now);
+  loser.End();
+  TakeBack(loser);
+  return loser;
+}
+
+// All are taken. Who has its answer loses nothing, and goes first.
+HttpConnection& MetricsResponder::Loser(uid_t user) {
+  const auto rank = [&](const HttpConnection& one) {
+    const auto places = absl::c_count_if(connections_, [&](const auto& each) {
+      return each.user() == one.user();
+    });
+    const auto with_new = places + (one.user() == user ? 1 : 0);
+    return std::tuple(-with_new, one.state() != State::kLingers, one.begun());
+  };
+  return *std::min_element(
+      connections_.begin(), connections_.end(),
+      [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+}
+
+void MetricsResponder::Hurry(HttpConnection& connection, absl::Time now) {
+  Serve(connection, POLLIN, now);
+  if (connection.state() == State::kWaits) AnswerMetrics(connection, now);
 }
 
 void MetricsResponder::Serve(HttpConnection& connection, short events,
@@ -210,30 +231,34 @@ void MetricsResponder::AnswerMetrics(absl::Time now) {
     if (each.state() != State::kWaits) continue;
     const bool is_answered =
         newest_ != nullptr && newest_->number >= each.number();
-    if (!is_answered && now < each.deadline()) continue;
-    if (newest_ == nullptr) {
-      each.Answer("503 Service Unavailable",
-                  "there are no metrics yet; see /readyz\n", now);
-    } else {
-      Page page;
-      const int64_t age = absl::ToUnixNanos(now) - newest_->made_at;
-      page.Add(
-          "# HELP terrace_metrics_age_seconds Since these were put "
-          "together\n# TYPE terrace_metrics_age_seconds gauge\n"
-          "terrace_metrics_age_seconds %.3f\n",
-          static_cast<double>(std::max<int64_t>(age, 0)) / 1e9);
-      const int64_t stopped = parts_.loops->CountStopped(now) +
-                              (parts_.watch->HasStopped(now) ? 1 : 0);
-      page.Add(
-          "# HELP terrace_loops_stopped Loops that do not turn\n"
-          "# TYPE terrace_loops_stopped gauge\n"
-          "terrace_loops_stopped %lld\n",
-          static_cast<long long>(stopped));
-      ++newest_->readers;
-      each.AnswerMetrics(newest_, page.text(), now);
-    }
-    each.Serve(now);
+    if (is_answered || now >= each.deadline()) AnswerMetrics(each, now);
   }
+}
+
+void MetricsResponder::AnswerMetrics(HttpConnection& connection,
+                                     absl::Time now) {
+  if (newest_ == nullptr) {
+    connection.Answer("503 Service Unavailable",
+                      "there are no metrics yet; see /readyz\n", now);
+    return connection.Serve(now);
+  }
+  Page page;
+  const int64_t age = absl::ToUnixNanos(now) - newest_->made_at;
+  page.Add(
+      "# HELP terrace_metrics_age_seconds Since these were put "
+      "together\n# TYPE terrace_metrics_age_seconds gauge\n"
+      "terrace_metrics_age_seconds %.3f\n",
+      static_cast<double>(std::max<int64_t>(age, 0)) / 1e9);
+  const int64_t stopped =
+      parts_.loops->CountStopped(now) + (parts_.watch->HasStopped(now) ? 1 : 0);
+  page.Add(
+      "# HELP terrace_loops_stopped Loops that do not turn\n"
+      "# TYPE terrace_loops_stopped gauge\n"
+      "terrace_loops_stopped %lld\n",
+      static_cast<long long>(stopped));
+  ++newest_->readers;
+  connection.AnswerMetrics(newest_, page.text(), now);
+  connection.Serve(now);
 }
 
 }  // namespace terrace

@@ -9,7 +9,10 @@
 // The thread takes no lock that a watched one can hold, and allocates nothing:
 // what stopped, wherever it did, is told. A slow reader or writer has a place,
 // of which there are few, until its deadline, or until all are taken: then the
-// oldest one goes.
+// user who has most of them loses the oldest one, which is answered before as
+// far as its request has come. So nobody is kept out by another user's
+// connections, nor by others at a port, who are one user, as long as a request
+// comes with its connection.
 #pragma once
 
 #include <sys/types.h>
@@ -62,13 +65,18 @@ class MetricsResponder {
   void Turn();
   absl::Time Next() const;
   void Accept(absl::Time now);
-  // A free place, or that of the oldest connection.
-  HttpConnection& Place();
+  // A free place, or one that the user who has most of them loses.
+  HttpConnection& PlaceFor(uid_t user, absl::Time now);
+  HttpConnection& Loser(uid_t user);
+  // What can be answered now is.
+  void Hurry(HttpConnection& connection, absl::Time now);
   void Serve(HttpConnection& connection, short events, absl::Time now);
   void Answer(HttpConnection& connection, absl::Time now);
   void AnswerReady(HttpConnection& connection, absl::Time now);
   // Those that wait, where there is a text for them or their time is over.
   void AnswerMetrics(absl::Time now);
+  // By the newest text that there is.
+  void AnswerMetrics(HttpConnection& connection, absl::Time now);
   void TakeNewest();
   void TakeBack(HttpConnection& connection);
 

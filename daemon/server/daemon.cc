@@ -46,16 +46,21 @@ std::string FaultOf(const std::shared_ptr<const Holdings::Report>& report,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
-    const DaemonOptions& options, ServiceManager manager, Log* log) {
+    const DaemonOptions& options, ServiceManager manager, Log* log,
+    std::shared_ptr<LoopTable> loops) {
   TERRACE_ASSIGN_OR_RETURN(DaemonConfig config,
                            ReadDaemonConfig(options.config_file));
   TERRACE_ASSIGN_OR_RETURN(UserTable users, UserTable::Make(config));
   log->SetLevel(config.service.log);
-  std::unique_ptr<Daemon> daemon(new Daemon(
-      options, std::move(config), std::move(users), std::move(manager), log));
+  std::unique_ptr<Daemon> daemon(
+      new Daemon(options, std::move(config), std::move(users),
+                 std::move(manager), log, std::move(loops)));
+  TERRACE_ASSIGN_OR_RETURN(daemon->pool_,
+                           ChecksumPool::Create(*daemon->loops_));
   TERRACE_ASSIGN_OR_RETURN(
       daemon->jobs_,
-      JobTable::Create(daemon->config_, &daemon->users_, daemon->loops_));
+      JobTable::Create(daemon->config_, &daemon->users_, daemon->pool_.get(),
+                       daemon->loops_, daemon->pages_));
   TERRACE_ASSIGN_OR_RETURN(
       daemon->server_,
       ControlServer::Create(&daemon->users_, daemon->jobs_.get(), log,
@@ -64,18 +69,20 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
   TERRACE_RETURN_IF_ERROR(daemon->BeginWatch());
   TERRACE_ASSIGN_OR_RETURN(
       daemon->holdings_,
-      Holdings::Open(daemon->config_, daemon->loops_,
+      Holdings::Open(daemon->config_, *daemon->pool_, daemon->loops_,
                      [made = daemon.get()] { made->TellLoops(); }));
   return daemon;
 }
 
 Daemon::Daemon(DaemonOptions options, DaemonConfig config, UserTable users,
-               ServiceManager manager, Log* log)
+               ServiceManager manager, Log* log,
+               std::shared_ptr<LoopTable> loops)
     : options_(std::move(options)),
       config_(std::move(config)),
       users_(std::move(users)),
       manager_(std::move(manager)),
       log_(*log),
+      loops_(std::move(loops)),
       next_alive_(manager_.patience() < absl::InfiniteDuration()
                       ? absl::InfinitePast()
                       : absl::InfiniteFuture()) {
@@ -114,13 +121,20 @@ absl::Status Daemon::BeginWatch() {
   TERRACE_ASSIGN_OR_RETURN(board_, MetricsBoard::Make());
   scrape_ = std::make_unique<Scrape>(board_.get(), jobs_.get(),
                                      [this] { return Metrics(); });
+  const auto set = [](const WakeEvent& event) {
+    return [set = &event] { set->Set(); };
+  };
   std::vector<LoopWatch::Asked> asked = {
-      {&loop_.heartbeat(), &board_->for_server()}};
+      {{&loop_.heartbeat()}, set(board_->for_server())},
+      {{&log_.heartbeat()}, [&log = log_] { log.Wake(); }},
+      {pool_->heartbeats(), [&pool = *pool_] { pool.Wake(); }}};
   if (config_.service.metrics.has_value()) {
     responder_loop_ = loops_->Add({"metrics"});
-    asked.push_back({&responder_loop_.heartbeat(), &board_->for_responder()});
+    asked.push_back(
+        {{&responder_loop_.heartbeat()}, set(board_->for_responder())});
   }
-  TERRACE_ASSIGN_OR_RETURN(watch_, LoopWatch::Start(loops_, std::move(asked)));
+  TERRACE_ASSIGN_OR_RETURN(watch_,
+                           LoopWatch::Start(loops_, pages_, std::move(asked)));
   if (!config_.service.metrics.has_value()) return absl::OkStatus();
   TERRACE_ASSIGN_OR_RETURN(const std::optional<gid_t> group, GroupOf(config_));
   TERRACE_ASSIGN_OR_RETURN(

@@ -16,6 +16,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/config/daemon_config.h"
+#include "daemon/jobs/checksum_pool.h"
+#include "daemon/log/log.h"
 #include "daemon/metrics/metrics_board.h"
 #include "daemon/metrics/metrics_report.h"
 #include "daemon/metrics/metrics_responder.h"
@@ -23,11 +25,11 @@
 #include "daemon/server/holdings.h"
 #include "daemon/server/holdings_end.h"
 #include "daemon/server/job_table.h"
-#include "daemon/server/log.h"
 #include "daemon/server/scrape.h"
 #include "daemon/server/service_manager.h"
 #include "daemon/server/signals.h"
 #include "daemon/server/user_table.h"
+#include "daemon/watch/loop_pages.h"
 #include "daemon/watch/loop_table.h"
 #include "daemon/watch/loop_watch.h"
 
@@ -46,9 +48,11 @@ class Daemon {
 
   // Takes the socket first, and gives it up last, so that of two daemons at one
   // socket the second one takes nothing. Errors: those of the configuration, of
-  // PacketListener and of Holdings::Open. `log` outlives the daemon.
+  // PacketListener and of Holdings::Open. `log` outlives the daemon; `loops`
+  // are where it is watched.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(
-      const DaemonOptions& options, ServiceManager manager, Log* log);
+      const DaemonOptions& options, ServiceManager manager, Log* log,
+      std::shared_ptr<LoopTable> loops);
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
@@ -60,7 +64,7 @@ class Daemon {
 
  private:
   Daemon(DaemonOptions options, DaemonConfig config, UserTable users,
-         ServiceManager manager, Log* log);
+         ServiceManager manager, Log* log, std::shared_ptr<LoopTable> loops);
 
   absl::Status Listen();
   // Tells metrics from here on, where the configuration says so; and watches
@@ -88,8 +92,10 @@ class Daemon {
   ServiceManager manager_;
   Log& log_;
   // The threads of these end before what they look at.
-  const std::shared_ptr<LoopTable> loops_ = std::make_shared<LoopTable>();
+  const std::shared_ptr<LoopTable> loops_;
+  const std::shared_ptr<LoopPages> pages_ = std::make_shared<LoopPages>();
   const WatchedLoop loop_ = loops_->Add({"server"});
+  std::unique_ptr<ChecksumPool> pool_;
   WatchedLoop responder_loop_;
   std::unique_ptr<MetricsBoard> board_;
   std::unique_ptr<LoopWatch> watch_;

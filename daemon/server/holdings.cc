@@ -46,8 +46,8 @@ absl::Status CheckDirectory(const TierSpec& disk) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Holdings>> Holdings::Open(
-    const DaemonConfig& config, std::shared_ptr<LoopTable> loops,
-    std::function<void()> tell) {
+    const DaemonConfig& config, const ChecksumPool& pool,
+    std::shared_ptr<LoopTable> loops, std::function<void()> tell) {
   Options options;
   options.tiers = config.TierSpecs();
   TERRACE_RETURN_IF_ERROR(CheckMemory(options.tiers));
@@ -58,9 +58,9 @@ absl::StatusOr<std::unique_ptr<Holdings>> Holdings::Open(
       each.budget_bytes = std::min(each.budget_bytes, kOwnMemoryBytes);
     }
   }
-  RuntimeLoops own(loops, /*process=*/0);
+  RuntimeLoops own(loops, /*process=*/0, /*session=*/0);
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<LocalRuntime> runtime,
-                           StartDaemonRuntime(options, own));
+                           StartDaemonRuntime(std::move(options), pool, own));
   try {
     return std::unique_ptr<Holdings>(
         new Holdings(std::move(own), loops->Add({"asker"}), std::move(tell),

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "daemon/config/daemon_config.h"
+#include "daemon/jobs/checksum_pool.h"
 #include "daemon/jobs/runtime_loops.h"
 #include "daemon/watch/loop_table.h"
 #include "terrace/runtime.h"
@@ -39,8 +40,8 @@ class Holdings {
   // The loops are watched from then on; `tell` is called in each turn of the
   // thread.
   static absl::StatusOr<std::unique_ptr<Holdings>> Open(
-      const DaemonConfig& config, std::shared_ptr<LoopTable> loops,
-      std::function<void()> tell);
+      const DaemonConfig& config, const ChecksumPool& pool,
+      std::shared_ptr<LoopTable> loops, std::function<void()> tell);
   // Ends the Runtime as its destructor does, if it is not closed.
   ~Holdings();
   Holdings(const Holdings&) = delete;

@@ -44,11 +44,11 @@ bool HasGone(const OwnDescriptor& process) {
 
 // The first memory, and the directories of disks, are what jobs have.
 JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
-                  JobLinks* links, ThreadPool pool) {
+                  JobLinks* links, const ChecksumPool* pool) {
   JobTiers tiers;
   tiers.ledger = ledger;
   tiers.links = links;
-  tiers.pool = std::move(pool);
+  tiers.pool = pool;
   bool has_memory = false;
   for (const TierSpec& each : config.TierSpecs()) {
     if (each.kind == TierKind::kDisk) {
@@ -105,27 +105,27 @@ int64_t AddressBytesOf(const JobTiers& tiers, const JobName& name,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobTable>> JobTable::Create(
-    const DaemonConfig& config, UserTable* users,
-    std::shared_ptr<LoopTable> loops) {
+    const DaemonConfig& config, UserTable* users, const ChecksumPool* pool,
+    std::shared_ptr<LoopTable> loops, std::shared_ptr<LoopPages> pages) {
   TERRACE_ASSIGN_OR_RETURN(WakeEvent event, WakeEvent::Make());
-  TERRACE_ASSIGN_OR_RETURN(ThreadPool pool, ThreadPool::Create(0));
   auto ledger = std::make_unique<TierLedger>(config, users->names());
   auto links = std::make_unique<JobLinks>(config, users->names());
-  JobTiers tiers = TiersFor(config, ledger.get(), links.get(), std::move(pool));
-  return std::unique_ptr<JobTable>(
-      new JobTable(std::move(tiers), std::move(ledger), std::move(links),
-                   config, users, std::move(loops), std::move(event)));
+  JobTiers tiers = TiersFor(config, ledger.get(), links.get(), pool);
+  return std::unique_ptr<JobTable>(new JobTable(
+      std::move(tiers), std::move(ledger), std::move(links), config, users,
+      std::move(loops), std::move(pages), std::move(event)));
 }
 
 JobTable::JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
                    std::unique_ptr<JobLinks> links, DaemonConfig config,
                    UserTable* users, std::shared_ptr<LoopTable> loops,
-                   WakeEvent event)
+                   std::shared_ptr<LoopPages> pages, WakeEvent event)
     : tiers_(std::move(tiers)),
       ledger_(std::move(ledger)),
       links_(std::move(links)),
       users_(*users),
       loops_(std::move(loops)),
+      pages_(std::move(pages)),
       config_(std::move(config)),
       shared_(std::make_shared<Shared>(std::move(event))) {}
 
@@ -222,6 +222,7 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
                 });
           },
       .loops = loops_,
+      .pages = pages_,
       .boxes = box,
       .most_in_flight =
           quota.requests.has_value() ? quota.requests->count : kRequests,

@@ -22,6 +22,7 @@
 #include "base/process.h"
 #include "daemon/config/daemon_config.h"
 #include "daemon/jobs/asked_runtime.h"
+#include "daemon/jobs/checksum_pool.h"
 #include "daemon/jobs/job_counts.h"
 #include "daemon/jobs/job_runtime.h"
 #include "daemon/jobs/job_session.h"
@@ -30,6 +31,7 @@
 #include "daemon/links/job_links.h"
 #include "daemon/metrics/metrics_report.h"
 #include "daemon/server/user_table.h"
+#include "daemon/watch/loop_pages.h"
 #include "daemon/watch/loop_table.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/packet_socket.h"
@@ -47,10 +49,10 @@ class JobTable {
   };
 
   // ResourceExhausted: there is no descriptor or thread.
-  // `users` outlives the table, which ends connections there.
+  // `users` and `pool` outlive the table, which ends connections there.
   static absl::StatusOr<std::unique_ptr<JobTable>> Create(
-      const DaemonConfig& config, UserTable* users,
-      std::shared_ptr<LoopTable> loops);
+      const DaemonConfig& config, UserTable* users, const ChecksumPool* pool,
+      std::shared_ptr<LoopTable> loops, std::shared_ptr<LoopPages> pages);
   // Waits until all have ended.
   ~JobTable();
 
@@ -145,7 +147,8 @@ class JobTable {
 
   JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
            std::unique_ptr<JobLinks> links, DaemonConfig config,
-           UserTable* users, std::shared_ptr<LoopTable> loops, WakeEvent event);
+           UserTable* users, std::shared_ptr<LoopTable> loops,
+           std::shared_ptr<LoopPages> pages, WakeEvent event);
 
   // Its connection counts no more, either.
   void Give(const Use& use);
@@ -159,6 +162,7 @@ class JobTable {
   const std::unique_ptr<JobLinks> links_;
   UserTable& users_;
   const std::shared_ptr<LoopTable> loops_;
+  const std::shared_ptr<LoopPages> pages_;
   DaemonConfig config_;
   const std::shared_ptr<Shared> shared_;
   int64_t next_ = 0;

@@ -8,10 +8,11 @@
 
 #include "base/status_macros.h"
 #include "daemon/cli/arguments.h"
+#include "daemon/log/log.h"
 #include "daemon/server/daemon.h"
-#include "daemon/server/log.h"
 #include "daemon/server/service_manager.h"
 #include "daemon/server/signals.h"
+#include "daemon/watch/loop_table.h"
 #include "daemon/wire/default_socket.h"
 #include "terrace/version.h"
 
@@ -26,23 +27,24 @@ constexpr char kUsage[] =
     "log's level again. `terrace doctor --config FILE` checks FILE.\n";
 constexpr int kBadUsage = 2;
 
-absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonOptions& options,
-                                              Log* log) {
+absl::StatusOr<std::unique_ptr<Daemon>> Start(
+    const DaemonOptions& options, Log* log, std::shared_ptr<LoopTable> loops) {
   TERRACE_ASSIGN_OR_RETURN(ServiceManager manager,
                            ServiceManager::OfEnvironment());
-  return Daemon::Start(options, std::move(manager), log);
+  return Daemon::Start(options, std::move(manager), log, std::move(loops));
 }
 
 int Serve(const DaemonOptions& options) {
   Signals::IgnoreAtFirst();
+  const auto loops = std::make_shared<LoopTable>();
   const absl::StatusOr<std::unique_ptr<Log>> log =
-      Log::Create(std::getenv("JOURNAL_STREAM"));
+      Log::Create(std::getenv("JOURNAL_STREAM"), *loops);
   if (!log.ok()) {
     std::fprintf(stderr, "terraced: %s\n", log.status().ToString().c_str());
     return EXIT_FAILURE;
   }
   const absl::StatusOr<std::unique_ptr<Daemon>> daemon =
-      Start(options, log->get());
+      Start(options, log->get(), loops);
   if (!daemon.ok()) {
     (*log)->Error(std::string(daemon.status().message()));
     return EXIT_FAILURE;

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "daemon/server/log.h"
+#include "daemon/log/log.h"
 
 namespace terrace {
 

@@ -33,27 +33,37 @@ LoopTable::~LoopTable() {
   while (slot != nullptr) delete std::exchange(slot, slot->next);
 }
 
-bool LoopTable::Slot::Read(LoopName* name) const {
-  if (state.load(std::memory_order_acquire) != kLive) return false;
-  name->kind = kind.load(std::memory_order_relaxed);
-  name->process = process.load(std::memory_order_relaxed);
-  name->number = number.load(std::memory_order_relaxed);
-  return true;
+uint64_t LoopTable::Slot::Read(LoopName* name) const {
+  // Each load comes before those below it.
+  const uint64_t read = generation.load();
+  if (state.load() != kLive) return 0;
+  name->kind = kind.load();
+  name->process = process.load();
+  name->number = number.load();
+  name->session = session.load();
+  if (name->session == 0) name->session = heartbeat.served();
+  return IsStill(read) ? read : 0;
 }
 
-bool LoopTable::Slot::IsStill(const LoopName& name) const {
-  LoopName now;
-  return Read(&now) && now.kind == name.kind && now.process == name.process &&
-         now.number == name.number;
+bool LoopTable::Slot::IsStill(uint64_t read) const {
+  return generation.load() == read;
+}
+
+void LoopTable::Slot::Leave() {
+  if (users.fetch_sub(1) == 1) state.store(kFree, std::memory_order_release);
 }
 
 WatchedLoop LoopTable::Add(LoopName name) {
   Slot* const slot = TakeSlot();
+  slot->generation.fetch_add(1);
+  slot->users.store(1);
   slot->kind.store(name.kind, std::memory_order_relaxed);
   slot->process.store(name.process, std::memory_order_relaxed);
   slot->number.store(name.number, std::memory_order_relaxed);
+  slot->session.store(name.session, std::memory_order_relaxed);
   slot->is_told_stopped.store(false, std::memory_order_relaxed);
   slot->heartbeat.SetAway(false);  // what its last loop did not answer is past
+  slot->heartbeat.SetServed(0);
   slot->state.store(kLive, std::memory_order_release);
   size_.fetch_add(1, std::memory_order_relaxed);
   return {shared_from_this(), slot};
@@ -90,8 +100,14 @@ int64_t LoopTable::CountStopped(absl::Time now) const {
 void WatchedLoop::End() {
   if (slot_ == nullptr) return;
   table_->size_.fetch_sub(1, std::memory_order_relaxed);
-  slot_->state.store(LoopTable::kFree, std::memory_order_release);
-  slot_ = nullptr;
+  slot_->state.store(LoopTable::kTaken, std::memory_order_release);
+  std::exchange(slot_, nullptr)->Leave();
+}
+
+std::shared_ptr<Heartbeat> WatchedLoop::shared_heartbeat() const {
+  ++slot_->users;
+  return {&slot_->heartbeat,
+          [table = table_, slot = slot_](Heartbeat*) { slot->Leave(); }};
 }
 
 }  // namespace terrace

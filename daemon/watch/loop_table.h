@@ -6,7 +6,8 @@
 //   loop.heartbeat().Beat();   // in each turn
 //
 // Thread-safe. The table lives as long as anyone has it or a heartbeat of it,
-// as a thread that is left behind does.
+// as a thread that is left behind does: what such a one beats is no other
+// loop's.
 #pragma once
 
 #include <atomic>
@@ -25,6 +26,7 @@ struct LoopName {
   const char* kind = "";  // lives for ever: "mover", "session"
   int64_t process = 0;    // of the job's process that it works for; 0: for all
   int number = -1;        // among those of that kind; -1: there is one
+  int64_t session = 0;    // whom it serves, by NewSession; 0: nobody, or all
 };
 
 // "mover of process 4711", "files 1", "server".
@@ -48,15 +50,19 @@ class LoopTable : public std::enable_shared_from_this<LoopTable> {
 
   WatchedLoop Add(LoopName name);
 
+  // A number for what serves one process of a job.
+  int64_t NewSession() { return sessions_.fetch_add(1) + 1; }
+
   // `visit(const LoopName&, absl::Duration silence)`; `now` is SystemClock()'s.
   template <typename Visit>
   void ForEach(absl::Time now, const Visit& visit) const {
     for (const Slot* slot = first_.load(std::memory_order_acquire);
          slot != nullptr; slot = slot->next) {
       LoopName name;
-      if (!slot->Read(&name)) continue;
+      const uint64_t generation = slot->Read(&name);
+      if (generation == 0) continue;
       const absl::Duration silence = SilenceOf(*slot, now);
-      if (slot->IsStill(name)) visit(name, silence);
+      if (slot->IsStill(generation)) visit(name, silence);
     }
   }
   // Of those that have stopped.
@@ -76,11 +82,12 @@ class LoopTable : public std::enable_shared_from_this<LoopTable> {
     for (Slot* slot = first_.load(std::memory_order_acquire); slot != nullptr;
          slot = slot->next) {
       LoopName name;
-      if (!slot->Read(&name)) continue;
+      const uint64_t generation = slot->Read(&name);
+      if (generation == 0) continue;
       const bool has_stopped = SilenceOf(*slot, now) >= kMostSilence;
       const bool is_news =
           slot->is_told_stopped.exchange(has_stopped) != has_stopped;
-      if (is_news && slot->IsStill(name)) say(name, has_stopped);
+      if (is_news && slot->IsStill(generation)) say(name, has_stopped);
     }
   }
 
@@ -94,17 +101,22 @@ class LoopTable : public std::enable_shared_from_this<LoopTable> {
   friend class WatchedLoop;
   enum State : uint32_t { kFree, kTaken, kLive };
 
-  // Never freed before the table, and used again.
+  // Never freed before the table, and used again once nobody has its heartbeat.
   struct Slot {
-    // Where it is live.
-    bool Read(LoopName* name) const;
-    // The name that was read is that of the loop that it has now.
-    bool IsStill(const LoopName& name) const;
+    // Of which loop the name is; 0: it has none.
+    uint64_t Read(LoopName* name) const;
+    // What was read meanwhile is that loop's.
+    bool IsStill(uint64_t generation) const;
+    // By one who had the heartbeat.
+    void Leave();
 
     std::atomic<uint32_t> state = kFree;
+    std::atomic<uint64_t> generation = 0;
+    std::atomic<int> users = 0;  // of the heartbeat
     std::atomic<const char*> kind = nullptr;
     std::atomic<int64_t> process = 0;
     std::atomic<int> number = -1;
+    std::atomic<int64_t> session = 0;
     std::atomic<bool> is_told_stopped = false;
     Heartbeat heartbeat;
     Slot* next = nullptr;  // constant once it is in the list
@@ -115,6 +127,7 @@ class LoopTable : public std::enable_shared_from_this<LoopTable> {
 
   std::atomic<Slot*> first_ = nullptr;
   std::atomic<int64_t> size_ = 0;
+  std::atomic<int64_t> sessions_ = 0;
   std::atomic<int64_t> stood_still_ = 0;  // nanoseconds of SystemClock()
 };
 
@@ -134,9 +147,7 @@ class WatchedLoop {
 
   Heartbeat& heartbeat() const { return slot_->heartbeat; }
   // For a thread that may outlive the watching.
-  std::shared_ptr<Heartbeat> shared_heartbeat() const {
-    return {table_, &slot_->heartbeat};
-  }
+  std::shared_ptr<Heartbeat> shared_heartbeat() const;
 
  private:
   friend class LoopTable;

@@ -15,20 +15,23 @@
 namespace terrace {
 
 absl::StatusOr<std::unique_ptr<LoopWatch>> LoopWatch::Start(
-    std::shared_ptr<LoopTable> table, std::vector<Asked> asked) {
+    std::shared_ptr<LoopTable> table, std::shared_ptr<LoopPages> pages,
+    std::vector<Asked> asked) {
   TERRACE_ASSIGN_OR_RETURN(WakeEvent end, WakeEvent::Make());
   try {
-    return std::unique_ptr<LoopWatch>(
-        new LoopWatch(std::move(table), std::move(asked), std::move(end)));
+    return std::unique_ptr<LoopWatch>(new LoopWatch(
+        std::move(table), std::move(pages), std::move(asked), std::move(end)));
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start the watch of loops: ", error.what()));
   }
 }
 
-LoopWatch::LoopWatch(std::shared_ptr<LoopTable> table, std::vector<Asked> asked,
+LoopWatch::LoopWatch(std::shared_ptr<LoopTable> table,
+                     std::shared_ptr<LoopPages> pages, std::vector<Asked> asked,
                      WakeEvent end)
     : table_(std::move(table)),
+      pages_(std::move(pages)),
       asked_(std::move(asked)),
       end_(std::move(end)),
       turned_at_(absl::ToUnixNanos(SystemClock().Now())) {
@@ -57,8 +60,11 @@ void LoopWatch::Run() {
 void LoopWatch::Turn(absl::Time now) {
   turned_at_.store(absl::ToUnixNanos(now), std::memory_order_relaxed);
   for (const Asked& each : asked_) {
-    if (each.heartbeat->Ask(now)) each.wakes->Set();
+    bool is_any_asked = false;
+    for (Heartbeat* const one : each.heartbeats) is_any_asked |= one->Ask(now);
+    if (is_any_asked) each.wake();
   }
+  pages_->Write(*table_, now);
 }
 
 absl::Duration LoopWatch::SilenceAt(absl::Time now) const {

@@ -1,12 +1,14 @@
 // The thread that asks a daemon's first loops whether they turn: these ask the
 // others, which they wake. It takes no lock that one of them can hold, and that
-// it turns itself is said by the time of its last turn.
+// it turns itself is said by the time of its last turn. It alone writes the
+// pages by which processes of jobs learn which loops have stopped.
 //
-//   auto watch = LoopWatch::Start(table, {{&heartbeat, &wakes_its_loop}});
+//   auto watch = LoopWatch::Start(table, pages, {{{&heartbeat}, wake}});
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/threads/heartbeat.h"
+#include "daemon/watch/loop_pages.h"
 #include "daemon/watch/loop_table.h"
 #include "daemon/wire/wake_event.h"
 
@@ -25,15 +28,17 @@ class LoopWatch {
   // 1.8 s.
   static constexpr absl::Duration kPeriod = absl::Milliseconds(500);
 
-  // Both outlive the watch; setting the event wakes the loop.
+  // Loops that are woken together. They outlive the watch; `wake` takes no lock
+  // and allocates nothing.
   struct Asked {
-    Heartbeat* heartbeat = nullptr;
-    const WakeEvent* wakes = nullptr;
+    std::vector<Heartbeat*> heartbeats;
+    std::function<void()> wake;
   };
 
   // ResourceExhausted: there is no descriptor or thread.
   static absl::StatusOr<std::unique_ptr<LoopWatch>> Start(
-      std::shared_ptr<LoopTable> table, std::vector<Asked> asked);
+      std::shared_ptr<LoopTable> table, std::shared_ptr<LoopPages> pages,
+      std::vector<Asked> asked);
   // Waits for its thread.
   ~LoopWatch();
   LoopWatch(const LoopWatch&) = delete;
@@ -47,12 +52,13 @@ class LoopWatch {
   }
 
  private:
-  LoopWatch(std::shared_ptr<LoopTable> table, std::vector<Asked> asked,
-            WakeEvent end);
+  LoopWatch(std::shared_ptr<LoopTable> table, std::shared_ptr<LoopPages> pages,
+            std::vector<Asked> asked, WakeEvent end);
   void Run();
   void Turn(absl::Time now);
 
   const std::shared_ptr<LoopTable> table_;
+  const std::shared_ptr<LoopPages> pages_;
   const std::vector<Asked> asked_;
   const WakeEvent end_;
   std::atomic<bool> ends_ = false;

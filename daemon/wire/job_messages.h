@@ -30,7 +30,8 @@ struct Hello {
   bool prefetch = true;
 };
 
-// The descriptor of the runtime's memory comes beside it.
+// Two descriptors come beside it: of the runtime's memory, and of the page that
+// tells which of its loops have stopped (daemon/watch/loop_page.h).
 struct Welcome {
   ClientId client = 0;  // that the process is of that runtime
   int64_t memory_bytes = 0;

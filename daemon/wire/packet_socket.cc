@@ -152,8 +152,9 @@ absl::StatusOr<bool> PacketSocket::Send(absl::Span<const std::byte> bytes) {
   return Sent(sent);
 }
 
-absl::StatusOr<bool> PacketSocket::SendWith(absl::Span<const std::byte> bytes,
-                                            absl::Span<const int> descriptors) {
+absl::StatusOr<bool> PacketSocket::SendWith(
+    absl::Span<const std::byte> bytes,
+    absl::Span<const OwnDescriptor* const> descriptors) {
   TERRACE_CHECK(descriptors.size() <= kMostDescriptors);
   alignas(cmsghdr) std::array<std::byte, kDescriptorBytes> control = {};
   iovec part = {const_cast<std::byte*>(bytes.data()), bytes.size()};
@@ -161,13 +162,15 @@ absl::StatusOr<bool> PacketSocket::SendWith(absl::Span<const std::byte> bytes,
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = control.data();
-  const size_t size = descriptors.size() * sizeof(int);
-  message.msg_controllen = CMSG_SPACE(size);
+  message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
   cmsghdr* const header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(size);
-  std::memcpy(CMSG_DATA(header), descriptors.data(), size);
+  header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+  for (size_t i = 0; i < descriptors.size(); ++i) {
+    const int fd = descriptors[i]->get();
+    std::memcpy(CMSG_DATA(header) + i * sizeof(fd), &fd, sizeof(fd));
+  }
   ssize_t sent = -1;
   do {
     sent = sendmsg(descriptor(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -43,13 +43,16 @@ struct Peer {
 struct Packet {
   std::vector<std::byte> bytes;
   Peer sender;
-  std::vector<OwnDescriptor> descriptors;  // beside it, where they are taken
+  // Beside it, where they are taken: kMostDescriptors at most.
+  std::vector<OwnDescriptor> descriptors;
 };
 
 enum class Descriptors : uint8_t { kRefused, kTaken };
 
 class PacketSocket {
  public:
+  static constexpr size_t kMostDescriptors = 3;
+
   // Waits while the daemon's queue of those who connect is full. NotFound:
   // there is no socket, or nobody listens; PermissionDenied: this user may not;
   // DeadlineExceeded; each names the path. InvalidArgument: a path that is too
@@ -72,9 +75,9 @@ class PacketSocket {
   absl::StatusOr<bool> Send(absl::Span<const std::byte> bytes);
   // The same, with as many descriptors beside it as are taken, which the sender
   // keeps too.
-  static constexpr size_t kMostDescriptors = 2;
-  absl::StatusOr<bool> SendWith(absl::Span<const std::byte> bytes,
-                                absl::Span<const int> descriptors);
+  absl::StatusOr<bool> SendWith(
+      absl::Span<const std::byte> bytes,
+      absl::Span<const OwnDescriptor* const> descriptors);
   // Nothing: no packet is there now. Unavailable: the peer is gone.
   // InvalidArgument: a packet of more than `most_bytes`, one without a sender,
   // or one with descriptors, which do not become this process's; the connection

@@ -17,6 +17,7 @@
 #include "base/floating_point.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "base/threads/own_loop.h"
 #include "base/threads/own_thread.h"
 #include "kernels/cpu/lanes.h"
 
@@ -25,13 +26,14 @@ namespace {
 
 class PoolExecutor final : public Executor {
  public:
-  explicit PoolExecutor(int threads) : lanes_(threads) {}
+  PoolExecutor(int threads, std::shared_ptr<PoolLoops> loops)
+      : loops_(std::move(loops)), lanes_(threads) {}
   ~PoolExecutor() override {
     {
       MutexLock lock(mutex_);
       closing_ = true;
     }
-    changed_.SignalAll();
+    loops_->wake.WakeAll();
     for (std::thread& thread : threads_) thread.join();
     MutexLock lock(mutex_);
     TERRACE_CHECK(lanes_.empty());
@@ -41,7 +43,9 @@ class PoolExecutor final : public Executor {
     threads_.reserve(static_cast<size_t>(threads));
     for (int i = 0; i < threads; ++i) {
       try {
-        threads_.push_back(StartThread("terrace-exec", [this] { Work(); }));
+        threads_.push_back(StartThread(
+            "terrace-exec", [this, heartbeat = loops_->HeartbeatOf(
+                                       threads_.size())] { Work(heartbeat); }));
       } catch (const std::system_error& error) {
         return absl::ResourceExhaustedError(absl::StrCat(
             "cannot start thread ", i, " of ", threads, ": ", error.what()));
@@ -62,7 +66,7 @@ class PoolExecutor final : public Executor {
       MutexLock lock(mutex_);
       lanes_.Add(std::move(task), lane);
     }
-    changed_.Signal();
+    loops_->wake.WakeOne();
   }
 
   static absl::Status Pin(std::thread& thread, int cpu) {
@@ -80,27 +84,38 @@ class PoolExecutor final : public Executor {
     return error(std::generic_category().message(result).c_str());
   }
 
-  void Work() {
+  void Work(Heartbeat* heartbeat) {
     const DefaultFloatingPoint mode;
+    const OwnLoop loop(heartbeat);
     std::optional<Lane> lane;  // of the task that ended
     for (;;) {
+      OwnLoop::Beat();
+      // What is queued from here on changes the word.
+      const uint32_t seen = loops_->wake.Look();
       std::function<void()> task;
       {
         MutexLock lock(mutex_);
         if (lane) lanes_.End(*lane);
-        while (lanes_.empty() && !closing_) changed_.Wait(mutex_);
-        // A running task may still queue others; its own thread takes these.
-        if (lanes_.empty()) return;
-        lane = lanes_.Next();
-        task = lanes_.Begin(*lane);
+        lane.reset();
+        if (!lanes_.empty()) {
+          lane = lanes_.Next();
+          task = lanes_.Begin(*lane);
+        } else if (closing_) {
+          // A running task may still queue others; its own thread takes these.
+          return;
+        }
       }
-      task();
+      if (lane) {
+        task();
+      } else {
+        loops_->wake.Await(seen);
+      }
     }
   }
 
+  const std::shared_ptr<PoolLoops> loops_;
   std::vector<std::thread> threads_;  // constant once started
   Mutex mutex_;
-  CondVar changed_;
   Lanes lanes_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -108,12 +123,13 @@ class PoolExecutor final : public Executor {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Executor>> MakePoolExecutor(
-    int threads, absl::Span<const int> cpus) {
+    int threads, absl::Span<const int> cpus, std::shared_ptr<PoolLoops> loops) {
   if (threads < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("an executor needs at least one thread, not ", threads));
   }
-  auto executor = std::make_unique<PoolExecutor>(threads);
+  if (loops == nullptr) loops = std::make_shared<PoolLoops>();
+  auto executor = std::make_unique<PoolExecutor>(threads, std::move(loops));
   TERRACE_RETURN_IF_ERROR(executor->Start(threads, cpus));
   return executor;
 }

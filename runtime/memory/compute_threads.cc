@@ -13,8 +13,8 @@ namespace terrace {
 
 // Pinned only where it has a thread for every processor. A smaller pool would
 // always take the first ones, and so would that of the next job.
-absl::StatusOr<ThreadPool> MakeComputeThreads(int threads,
-                                              const Topology& topology) {
+absl::StatusOr<ThreadPool> MakeComputeThreads(
+    int threads, const Topology& topology, std::shared_ptr<PoolLoops> loops) {
   if (threads < 0) {
     return absl::InvalidArgumentError(absl::StrCat(threads, " threads"));
   }
@@ -23,7 +23,8 @@ absl::StatusOr<ThreadPool> MakeComputeThreads(int threads,
   TERRACE_ASSIGN_OR_RETURN(
       std::unique_ptr<Executor> executor,
       MakePoolExecutor(count,
-                       count < all ? absl::Span<const int>() : topology.cpus));
+                       count < all ? absl::Span<const int>() : topology.cpus,
+                       std::move(loops)));
   return MakeThreadPool(std::move(executor),
                         NearestNode(topology, topology.cpus));
 }

@@ -31,6 +31,16 @@ TEST(ChecksumTest, EqualsThePlainLibraryAtEverySizeAndAlignment) {
             XXH3_64bits(bytes.data() + 1, bytes.size() - 1));
 }
 
+// In pieces of 64 MiB.
+TEST(ChecksumTest, OfManyBytesIsThatOfOneCall) {
+  constexpr size_t kPiece = size_t{64} << 20;
+  std::vector<uint8_t> bytes(2 * kPiece + 4099, 1);
+  for (size_t i = 0; i < bytes.size(); i += 997) bytes[i] = i % 251;
+  for (const size_t size : {kPiece, kPiece + 1, 2 * kPiece, bytes.size()}) {
+    EXPECT_EQ(Checksum(bytes.data(), size), XXH3_64bits(bytes.data(), size));
+  }
+}
+
 TEST(ChecksumTest, EveryFlippedBitChangesIt) {
   std::vector<uint8_t> bytes = RandomBytes(4096 + 13);
   const uint64_t before = Checksum(bytes.data(), bytes.size());

@@ -115,6 +115,7 @@ std::shared_ptr<Reaper> BeginSession(PacketListener& listener,
       .make_runtime = [holder](RuntimeLoops& /*loops*/)
           -> absl::StatusOr<JobRuntime> { return std::move(*holder); },
       .loops = std::make_shared<LoopTable>(),
+      .pages = std::make_shared<LoopPages>(),
       .boxes = std::make_shared<AnswerBoxes>([] {}),
       .on_end =
           [told = reaper.get(), taken = next.taken](JobSession::Ended end) {

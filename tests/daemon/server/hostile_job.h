@@ -37,12 +37,13 @@ class RawJob {
     EXPECT_TRUE(*socket_.Send(hello));
     auto packet = socket_.Await(Soon());
     EXPECT_TRUE(packet.ok()) << packet.status();
-    EXPECT_EQ(packet->descriptors.size(), 2u);
+    EXPECT_EQ(packet->descriptors.size(), 3u);
     memory_ = std::move(packet->descriptors.at(0));
     ring_file_ = std::move(packet->descriptors.at(1));
     rings_.emplace(*SharedMemory::Map(ring_file_, kRingFileBytes, 0));
     writer_.emplace(rings().requests);
     reader_.emplace(rings().news);
+    page_ = std::move(packet->descriptors.at(2));
     welcome_ = std::get<Welcome>(Decode(packet->bytes)->body);
   }
 
@@ -50,6 +51,7 @@ class RawJob {
   const OwnDescriptor& memory() const { return memory_; }
   const OwnDescriptor& ring_file() const { return ring_file_; }
   Rings rings() const { return Rings::In(rings_->bytes()); }
+  const OwnDescriptor& page() const { return page_; }
   ClientId client() const { return welcome_.client; }
 
   void Send(const Envelope& envelope) {
@@ -142,6 +144,7 @@ class RawJob {
   std::optional<SharedMemory> rings_;
   std::optional<RingWriter> writer_;
   std::optional<RingReader> reader_;
+  OwnDescriptor page_;
   Welcome welcome_;
   FragmentReader pieces_;
   uint64_t posted_ = 0;

@@ -209,6 +209,28 @@ TEST_F(HostileJobTest, TheMemoryKeepsItsSize) {
   job.Register(1, "a");
 }
 
+// What tells it of stopped loops is the daemon's to write, who goes on to.
+TEST_F(HostileJobTest, ThePageOfLoopsIsTheDaemonsAlone) {
+  RawJob job(daemon_);
+  const int fd = job.page().get();
+  EXPECT_EQ(write(fd, "!", 1), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096),
+            -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(ftruncate(fd, 0), -1);
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0),
+            MAP_FAILED);
+  const auto turns = [&] {
+    uint64_t words[3] = {};  // the third counts
+    EXPECT_EQ(pread(fd, words, sizeof(words), 0), ssize_t{sizeof(words)});
+    return words[2];
+  };
+  const uint64_t before = turns();
+  EXPECT_TRUE(daemon_.WaitUntil([&] { return turns() > before + 1; }));
+  job.Register(1, "a");
+}
+
 // While the daemon reads and writes them, checks and all.
 TEST_F(HostileJobTest, AHoleUnderTransfersIsItsOwnLoss) {
   RawJob job(daemon_);

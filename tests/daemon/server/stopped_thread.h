@@ -6,6 +6,8 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,8 @@ class StoppedThread {
   StoppedThread& operator=(const StoppedThread&) = delete;
 
   bool ok() const { return is_stopped_; }
+  // The address of its next instruction; 0: nobody says so.
+  uintptr_t at() const;
   // Until its process ends, which is not seen to have ended before.
   void AwaitEnd();
 
@@ -32,5 +36,10 @@ class StoppedThread {
   pid_t thread_ = 0;
   bool is_stopped_ = false;
 };
+
+// Stops a thread of that process again and again until it is in the allocator
+// of the C library, as far as the addresses of its functions tell. Null: it was
+// not seen there.
+std::unique_ptr<StoppedThread> StopInAllocator(pid_t process, pid_t thread);
 
 }  // namespace terrace

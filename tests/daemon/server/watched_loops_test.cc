@@ -4,12 +4,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "tests/daemon/server/connected_job.h"
 #include "tests/daemon/server/http_client.h"
@@ -35,10 +40,10 @@ constexpr useconds_t kLogged = 1'200'000;
 // A daemon with one job's process, which is this one.
 class WatchedLoopsTest : public testing::Test {
  protected:
-  WatchedLoopsTest()
+  explicit WatchedLoopsTest(const std::string& text = "")
       : metrics_(directory_.path() + "/m"),
         daemon_(absl::StrCat("drain_seconds = 2\nmetrics = 'unix:", metrics_,
-                             "'\n")) {}
+                             "'\n", text)) {}
 
   void SetUp() override {
     ASSERT_TRUE(daemon_.Serves());
@@ -46,6 +51,15 @@ class WatchedLoopsTest : public testing::Test {
     ASSERT_TRUE(job.ok()) << job.status();
     job_ = *std::move(job);
     ASSERT_EQ(Get(metrics_, "/readyz").status, 200);
+    AwaitThreads(2);
+  }
+  // A thread names itself, and may be late.
+  void AwaitThreads(size_t runtimes) {
+    for (const char* const name : {"terrace-mover", "terrace-files"}) {
+      EXPECT_TRUE(daemon_.WaitUntil([&] {
+        return ThreadsNamed(daemon_.pid(), name).size() == runtimes;
+      })) << name;
+    }
   }
 
   std::string Own(const std::string& loop) const {
@@ -106,14 +120,22 @@ TEST_F(WatchedLoopsTest, EachThatStopsIsToldAndGoesOn) {
   StopAndGoOn(Thread("terrace-files", 0), "files 0");
   StopAndGoOn(Thread("terrace-files", 1), Own("files 0"));
   StopAndGoOn(Thread("terrace-watch"), "asker");
+  StopAndGoOn(Thread("terrace-log"), "log");
+  std::vector<std::string> loops = {
+      "server",  Own("session"), "mover", Own("mover"),
+      "files 0", Own("files 0"), "asker", "log"};
+  const std::vector<pid_t> pool = ThreadsNamed(daemon_.pid(), "terrace-exec");
+  ASSERT_FALSE(pool.empty());
+  for (const size_t i : std::set<size_t>{0, pool.size() - 1}) {
+    loops.push_back(absl::StrCat("checksums ", i));
+    StopAndGoOn(pool[i], loops.back());
+  }
   const TensorId a = *RegisterOf(*job_, "a", 4096);
   EXPECT_TRUE(FillOf(*job_, a, 1));
+  usleep(kLogged);
   const ChildResult& ended = daemon_.End();
   EXPECT_EQ(ended.exit_code, 0) << ended.errors;
-  for (const std::string& loop :
-       {std::string("server"), Own("session"), std::string("mover"),
-        Own("mover"), std::string("files 0"), Own("files 0"),
-        std::string("asker")}) {
+  for (const std::string& loop : loops) {
     EXPECT_THAT(ended.errors,
                 HasSubstr(absl::StrCat("error: has stopped: ", loop, "\n")));
     EXPECT_THAT(ended.errors,
@@ -174,13 +196,88 @@ TEST_F(WatchedLoopsTest, OnesThatSleepHaveNotStopped) {
     return absl::Now() >= until;
   }));
   const auto samples = SamplesOf(Get(metrics_, "/metrics").body);
-  // The server, the responder, the asker; and a mover and a disk each of the
-  // daemon and the job, and the job's session.
-  EXPECT_EQ(samples.at("terrace_loops"), 8);
+  // The server, the responder, the asker, the log and the threads that compute
+  // checksums; a mover and a disk each of the daemon and the job, and the job's
+  // session.
+  const auto pool = ThreadsNamed(daemon_.pid(), "terrace-exec").size();
+  EXPECT_GT(pool, 0u);
+  const auto all = static_cast<double>(9 + pool);
+  EXPECT_EQ(samples.at("terrace_loops"), all);
   job_.reset();
   ASSERT_TRUE(daemon_.WaitUntil([&] {
-    return SamplesOf(Get(metrics_, "/metrics").body).at("terrace_loops") == 5;
+    return SamplesOf(Get(metrics_, "/metrics").body).at("terrace_loops") ==
+           all - 3;
   }));
+}
+
+class WatchedLogTest : public WatchedLoopsTest {
+ protected:
+  WatchedLogTest() : WatchedLoopsTest("log = 'debug'\n") {}
+};
+
+// More is said meanwhile than there is room for: the oldest of it is lost.
+TEST_F(WatchedLogTest, AStoppedLogHoldsUpNobody) {
+  if (!MayTrace()) GTEST_SKIP() << "a child may not be traced here";
+  constexpr int kSaid = 1500;
+  constexpr int kRoom = 1024;
+  {
+    const StoppedThread stopped(daemon_.pid(), "terrace-log");
+    ASSERT_TRUE(stopped.ok());
+    const absl::Time begin = absl::Now();
+    for (int i = 0; i < kSaid; ++i) ASSERT_TRUE(daemon_.Status().ok());
+    EXPECT_TRUE(FillOf(*job_, *RegisterOf(*job_, "a", 4096), 1));
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
+    UntilReadyz(503, "stopped: log,", true);
+    usleep(kLogged);
+  }
+  EXPECT_LT(UntilReadyz(200, "stopped", false), kSoonEnough);
+  usleep(kLogged);
+  const ChildResult& ended = daemon_.End();
+  EXPECT_EQ(ended.exit_code, 0);
+  const std::vector<std::string> lines = absl::StrSplit(ended.errors, '\n');
+  const auto debug = absl::c_count_if(lines, [](const std::string& each) {
+    return absl::StrContains(each, " debug: ");
+  });
+  EXPECT_GT(debug, kRoom - 100);
+  EXPECT_LT(debug, kRoom + 100);
+  const bool is_told =
+      absl::StrContains(ended.errors, "error: has stopped: log\n");
+  EXPECT_TRUE(is_told);
+}
+
+// With whatever lock of it that it had taken.
+TEST_F(WatchedLoopsTest, OneThatStopsInTheAllocatorIsToldToo) {
+  if (!MayTrace()) GTEST_SKIP() << "a child may not be traced here";
+  auto job = ConnectAs(daemon_, 1 << 20, "busy", 0, absl::Seconds(8));
+  ASSERT_TRUE(job.ok()) << job.status();
+  AwaitThreads(3);
+  const pid_t mover = Thread("terrace-mover", 2);
+  std::atomic<bool> ends = false;
+  absl::Status told;
+  std::thread asks([&] {
+    while (told.ok() && !ends) {
+      const auto tensor = RegisterOf(**job, "t", 4096);
+      told = tensor.ok() ? (*job)->Unregister(*tensor) : tensor.status();
+    }
+  });
+  std::unique_ptr<StoppedThread> stopped =
+      StopInAllocator(daemon_.pid(), mover);
+  if (stopped != nullptr) {
+    EXPECT_LT(UntilReadyz(503, Own("mover"), true), kSoonEnough);
+    EXPECT_EQ(Get(metrics_, "/healthz").status, 200);
+    asks.join();
+    EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+    // With those that it may hold up by a lock.
+    EXPECT_THAT(std::string(told.message()), HasSubstr("'mover'"));
+    stopped.reset();
+  } else {
+    ends = true;
+    asks.join();
+  }
+  job->reset();
+  EXPECT_LT(UntilReadyz(200, "stopped", false), kSoonEnough);
+  if (!told.ok()) return;
+  GTEST_SKIP() << "the mover was not seen there";
 }
 
 // Stopped for a while as a whole, it finds nothing wrong when it goes on.
