@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/check.h"
 #include "tests/daemon/server/hostile_job.h"
 #include "tests/daemon/server/played_process.h"
 
@@ -106,6 +107,7 @@ class ForeignBytes : public testing::TestWithParam<HowItEnds> {
     TERRACE_CHECK(raw.Outcome().ok());
     const MappedMemory memory(raw);
     WriteForeign(memory.all().first(kFilled + kGrown));
+    TERRACE_CHECK(HasForeign(memory.all().subspan(kFilled + 5)));
     auto job = ConnectAs(*daemon_, kFilled);
     TERRACE_CHECK(job.ok());
     for (int i = 0; i < 100; ++i) {

@@ -123,10 +123,12 @@ TEST(ManyConnectsTest, OfManyLivesNothingIsLeftThatAFewDoNotLeave) {
   few.own_memory = INT64_MAX;  // what was freed is kept for a while
   few.mappings = INT64_MAX;
 #endif
-  EXPECT_TRUE(
-      daemon.WaitUntil([&] { return WhatHas(daemon.pid()).IsAtMost(few); }));
-  std::cout << "after " << Lives() << " more: " << WhatHas(daemon.pid())
-            << std::endl;
+  Has many;
+  EXPECT_TRUE(daemon.WaitUntil([&] {
+    many = WhatHas(daemon.pid());
+    return many.IsAtMost(few);
+  })) << many;
+  std::cout << "after " << Lives() << " more: " << many << std::endl;
   EXPECT_LE(OpenDescriptors().size(), own_descriptors);
   EXPECT_LE(LiveThreads(), own_threads);
   EXPECT_LE(daemon.OnPath().size(), folders);
