@@ -28,12 +28,11 @@ WrittenBody Write(FlatBuilder& builder, const DaemonStatus& status) {
 }
 
 WrittenBody Write(FlatBuilder& builder, const Refusal& refusal) {
-  const std::string message(refusal.why.message());
-  return {
-      flat::Body::Refusal,
-      flat::CreateRefusalDirect(
-          builder, static_cast<int32_t>(refusal.why.code()), message.c_str())
-          .Union()};
+  const auto message = builder.CreateString(std::string(refusal.why.message()));
+  return {flat::Body::Refusal,
+          flat::CreateRefusal(builder, static_cast<int32_t>(refusal.why.code()),
+                              message)
+              .Union()};
 }
 
 WrittenBody Write(FlatBuilder& builder, const Hello& hello) {

@@ -10,13 +10,14 @@ flatbuffers::Offset<flat::JobUse> Write(FlatBuilder& builder,
                                         const DaemonStatus::Job& job) {
   std::vector<flatbuffers::Offset<flat::TierBytes>> tiers;
   for (const DaemonStatus::TierBytes& each : job.tiers) {
-    tiers.push_back(flat::CreateTierBytesDirect(
-        builder, each.name.c_str(), each.used_bytes, each.pinned_bytes,
-        each.dirty_bytes, each.clean_bytes));
+    tiers.push_back(flat::CreateTierBytes(
+        builder, builder.CreateString(each.name), each.used_bytes,
+        each.pinned_bytes, each.dirty_bytes, each.clean_bytes));
   }
-  return flat::CreateJobUseDirect(builder, job.uid, job.name.c_str(),
-                                  job.processes, &tiers, job.bytes_up,
-                                  job.bytes_down, job.stalled_seconds);
+  const auto name = builder.CreateString(job.name);
+  return flat::CreateJobUse(builder, job.uid, name, job.processes,
+                            builder.CreateVector(tiers), job.bytes_up,
+                            job.bytes_down, job.stalled_seconds);
 }
 
 absl::StatusOr<DaemonStatus::Tier> Read(const flat::TierUse& table,
@@ -114,9 +115,11 @@ flatbuffers::Offset<flat::Status> WriteStatus(FlatBuilder& builder,
                                               const DaemonStatus& status) {
   std::vector<flatbuffers::Offset<flat::TierUse>> tiers;
   for (const DaemonStatus::Tier& each : status.tiers) {
-    tiers.push_back(flat::CreateTierUseDirect(
-        builder, each.name.c_str(), each.budget_bytes, each.used_bytes,
-        each.fault.empty() ? nullptr : each.fault.c_str()));
+    const auto name = builder.CreateString(each.name);
+    flatbuffers::Offset<flatbuffers::String> fault;
+    if (!each.fault.empty()) fault = builder.CreateString(each.fault);
+    tiers.push_back(flat::CreateTierUse(builder, name, each.budget_bytes,
+                                        each.used_bytes, fault));
   }
   std::vector<flatbuffers::Offset<flat::UserUse>> users;
   for (const DaemonStatus::User& each : status.users) {
@@ -129,12 +132,18 @@ flatbuffers::Offset<flat::Status> WriteStatus(FlatBuilder& builder,
   }
   std::vector<flatbuffers::Offset<flat::StoppedLoop>> stopped;
   for (const DaemonStatus::Loop& each : status.stopped) {
-    stopped.push_back(flat::CreateStoppedLoopDirect(
-        builder, each.name.c_str(), each.process, each.silent_for_ms));
+    stopped.push_back(
+        flat::CreateStoppedLoop(builder, builder.CreateString(each.name),
+                                each.process, each.silent_for_ms));
   }
-  return flat::CreateStatusDirect(
-      builder, status.version.c_str(), status.pid, status.phase.c_str(),
-      status.silent_for_ms, &tiers, &users, &jobs, status.loops, &stopped);
+  const auto version = builder.CreateString(status.version);
+  const auto phase = builder.CreateString(status.phase);
+  const auto all_tiers = builder.CreateVector(tiers);
+  const auto all_users = builder.CreateVector(users);
+  const auto all_jobs = builder.CreateVector(jobs);
+  return flat::CreateStatus(
+      builder, version, status.pid, phase, status.silent_for_ms, all_tiers,
+      all_users, all_jobs, status.loops, builder.CreateVector(stopped));
 }
 
 absl::StatusOr<DaemonStatus> ReadStatus(const flat::Status& table,
@@ -163,13 +172,17 @@ flatbuffers::Offset<flat::TensorsPage> WriteTensors(FlatBuilder& builder,
                                                     const TensorsPage& page) {
   std::vector<flatbuffers::Offset<flat::ListedTensor>> tensors;
   for (const ListedTensor& each : page.tensors) {
-    tensors.push_back(flat::CreateListedTensorDirect(
-        builder, each.id.value, each.name.c_str(), each.size_bytes,
-        each.tier.c_str(), static_cast<uint8_t>(each.state)));
+    const auto name = builder.CreateString(each.name);
+    const auto tier = builder.CreateString(each.tier);
+    tensors.push_back(
+        flat::CreateListedTensor(builder, each.id.value, name, each.size_bytes,
+                                 tier, static_cast<uint8_t>(each.state)));
   }
-  return flat::CreateTensorsPageDirect(
-      builder, page.uid, page.job.c_str(), page.process, &tensors,
-      page.fault.c_str(), page.next_session, page.next_after);
+  const auto job = builder.CreateString(page.job);
+  const auto fault = builder.CreateString(page.fault);
+  return flat::CreateTensorsPage(builder, page.uid, job, page.process,
+                                 builder.CreateVector(tensors), fault,
+                                 page.next_session, page.next_after);
 }
 
 absl::StatusOr<TensorsPage> ReadTensors(const flat::TensorsPage& table,

@@ -11,8 +11,8 @@
 #include "gtest/gtest.h"
 #include "terrace/checkpoint.h"
 #include "terrace/optimizer.h"
-#include "terrace/runtime.h"
 #include "tests/optimizer/reference_optimizer.h"
+#include "tests/support/door/runtime_door.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {
@@ -65,7 +65,7 @@ class Job {
       runtime.memory_paths = arrangement.paths;
       runtime.memory_path_bytes = 64 << 20;
     }
-    auto made = Runtime::Create(runtime);
+    auto made = Reach(runtime);
     EXPECT_TRUE(made.ok()) << made.status();
     if (!made.ok()) return;
     runtime_ = *std::move(made);
@@ -116,7 +116,7 @@ class Job {
  private:
   TemporaryDirectory scratch_;
   Model model_;
-  std::unique_ptr<Runtime> runtime_;  // outlives the optimizer
+  ReachedRuntime runtime_;  // outlives the optimizer
   std::unique_ptr<OffloadedOptimizer> optimizer_;
 };
 

@@ -8,8 +8,8 @@
 #include "absl/functional/function_ref.h"
 #include "gtest/gtest.h"
 #include "terrace/optimizer.h"
-#include "terrace/runtime.h"
 #include "tests/optimizer/training.h"
+#include "tests/support/door/runtime_door.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/own_child.h"
 
@@ -40,7 +40,7 @@ class ForkedOptimizer : public testing::Test {
     options.memory_path_bytes = 16 << 20;
     options.threads = 2;
     options.huge_pages = HugePages::kOff;
-    runtime_ = *Runtime::Create(options);
+    runtime_ = *Reach(options);
     optimizer_ =
         *OffloadedOptimizer::Create(*runtime_, model_.specs(), Clipped());
   }
@@ -58,7 +58,7 @@ class ForkedOptimizer : public testing::Test {
 
   Model model_;
   ReferenceOptimizer reference_;
-  std::unique_ptr<Runtime> runtime_;
+  ReachedRuntime runtime_;
   std::unique_ptr<OffloadedOptimizer> optimizer_;
 };
 
@@ -109,7 +109,7 @@ TEST_F(ForkedOptimizer, AReaderOfTheParentsReadsNothing) {
     EXPECT_TRUE(InChild([&] {
       reader->reset();
       optimizer_.reset();
-      runtime_.reset();
+      runtime_.runtime.reset();
       return true;
     }));
     ASSERT_TRUE(read(again, 0, again.size()).ok());
@@ -135,7 +135,7 @@ TEST_F(ForkedOptimizer, AWriterOfTheParentsWritesNothing) {
   EXPECT_TRUE(InChild([&] {
     writer->reset();
     optimizer_.reset();
-    runtime_.reset();
+    runtime_.runtime.reset();
     return true;
   }));
   ASSERT_TRUE((*writer)->Commit(1, steps).ok());
@@ -147,14 +147,15 @@ TEST_F(ForkedOptimizer, AWriterOfTheParentsWritesNothing) {
 }
 
 TEST(ForkedInAStep, WhatIsIncompleteIsTheParentsToFinish) {
+  if (runtime_door != nullptr) GTEST_SKIP() << kNeedsMap;
   Training training(Model::Mixed(43), Clipped(), 2, {});
   training.model().DrawGradients(1);
-  training.runtime().set_fault([](const MapRuntime::Call& call) {
+  training.map().set_fault([](const MapRuntime::Call& call) {
     return call.kind == MapRuntime::CallKind::kReady ? absl::UnknownError("EIO")
                                                      : absl::OkStatus();
   });
   ASSERT_FALSE(training.Step().ok());
-  training.runtime().set_fault(nullptr);
+  training.map().set_fault(nullptr);
   ASSERT_TRUE(training.optimizer().incomplete());
   EXPECT_TRUE(InChild([&] { return IsCancelled(training.Step()); }));
   training.StepBoth(1);

@@ -105,7 +105,7 @@ TEST(OptimizerGroups, AreCheckedBeforeAnythingChanges) {
               testing::HasSubstr("epsilon"));
   EXPECT_TRUE(
       absl::IsInvalidArgument(training.Step({.max_gradient_norm = -1.0})));
-  EXPECT_EQ(training.runtime().calls(), 0);
+  EXPECT_EQ(training.calls(), 0);
   training.StepBoth(1);
 }
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "terrace/runtime.h"
+#include "tests/support/door/runtime_door.h"
 
 namespace terrace {
 namespace {
@@ -31,7 +31,7 @@ class HeldChunksTest : public testing::Test {
     options.memory_path_bytes = 4 << 20;
     options.threads = 1;
     options.huge_pages = HugePages::kOff;
-    runtime_ = *Runtime::Create(options);
+    runtime_ = *Reach(options);
     std::vector<TensorId> tensors;
     for (const Chunk& chunk : chunks_) {
       tensors.push_back(
@@ -63,7 +63,7 @@ class HeldChunksTest : public testing::Test {
   }
 
   std::vector<Chunk> chunks_;
-  std::unique_ptr<Runtime> runtime_;
+  ReachedRuntime runtime_;
   ChunkTable table_;
   std::unique_ptr<ChunkRequests> requests_;
 };

@@ -13,6 +13,7 @@
 #include "terrace/optimizer.h"
 #include "tests/optimizer/reference_optimizer.h"
 #include "tests/optimizer/saving.h"
+#include "tests/support/door/runtime_door.h"
 #include "tests/support/temporary_directory.h"
 
 namespace terrace {
@@ -113,8 +114,7 @@ TEST_P(OptimizerOnRuntime, GivesTheBitsOfTheReferenceAndTheTrafficOfTheSum) {
   const auto budget = static_cast<int64_t>(
       c.budget_share * static_cast<double>(all->state_bytes));
 
-  auto runtime =
-      Runtime::Create(MakeOptions(c.engine, c.files, c.paths, budget));
+  auto runtime = Reach(MakeOptions(c.engine, c.files, c.paths, budget));
   if (absl::IsUnavailable(runtime.status())) {
     GTEST_SKIP() << runtime.status();
   }
@@ -178,7 +178,7 @@ TEST_F(OptimizerOnFiles, GrowsAndIsResumedElsewhereWithTheSameBits) {
   options.chunk_bytes = 64 << 10;
   options.max_gradient_norm = 1;
   ReferenceOptimizer reference(model, options);
-  auto first = Runtime::Create(MakeOptions(kThreads, true, 1, 1 << 20));
+  auto first = Reach(MakeOptions(kThreads, true, 1, 1 << 20));
   ASSERT_TRUE(first.ok()) << first.status();
   auto optimizer = OffloadedOptimizer::Create(**first, model.specs(), options);
   ASSERT_TRUE(optimizer.ok()) << optimizer.status();
@@ -206,7 +206,7 @@ TEST_F(OptimizerOnFiles, GrowsAndIsResumedElsewhereWithTheSameBits) {
   optimizer->reset();
   ASSERT_TRUE((*first)->Close(Soon()).ok());
 
-  auto second = Runtime::Create(MakeOptions(kAuto, true, 2, 700 << 10));
+  auto second = Reach(MakeOptions(kAuto, true, 2, 700 << 10));
   ASSERT_TRUE(second.ok()) << second.status();
   options.chunk_bytes = 100 << 10;
   optimizer = OffloadedOptimizer::Create(**second, model.specs(), options);
@@ -231,7 +231,7 @@ TEST(OptimizerInMemory, AdditionsThatFailHalfWayGiveTheirRoomBack) {
   runtime_options.memory_path_bytes = 2 << 20;
   runtime_options.threads = 2;
   runtime_options.huge_pages = HugePages::kOff;
-  auto runtime = Runtime::Create(runtime_options);
+  auto runtime = Reach(runtime_options);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   const auto used = [&] {
     return (*runtime)->GetStats().paths()[0].used_bytes;
@@ -277,7 +277,7 @@ TEST(OptimizerInMemory, WhatFitsTheBudgetNeverTouchesTheDisk) {
   runtime_options.memory_path_bytes = 64 << 20;
   runtime_options.threads = 2;
   runtime_options.huge_pages = HugePages::kOff;
-  auto runtime = Runtime::Create(runtime_options);
+  auto runtime = Reach(runtime_options);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   auto optimizer =
       OffloadedOptimizer::Create(**runtime, model.specs(), options);
@@ -297,7 +297,7 @@ TEST_F(OptimizerOnFiles, OneThatIsGoneLeavesItsNameAndItsRoom) {
   Model model = Model::Of({{"prime", kF32, 150'001}}, 37);
   OptimizerOptions options;
   options.chunk_bytes = 64 << 10;
-  auto runtime = Runtime::Create(MakeOptions(kAuto, true, 2, 1 << 20));
+  auto runtime = Reach(MakeOptions(kAuto, true, 2, 1 << 20));
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   // With what a write-back under way has both here and there.
   const auto used = [&] {

@@ -187,14 +187,15 @@ TEST(LoadedState, RangesAndKindsAreChecked) {
 }
 
 TEST(LoadedState, AWriteThatTimesOutIsWrittenAgain) {
+  if (runtime_door != nullptr) GTEST_SKIP() << kNeedsMap;
   Training training(Model::Of({{"a", DType::kFloat32, 30011}}, 67),
                     SmallChunks(), 1, {.budget_bytes = 1 << 20});
   OffloadedOptimizer& optimizer = training.optimizer();
   const std::vector<float> values(30011, 0.25f);
-  training.runtime().set_stalled(true);
+  training.map().set_stalled(true);
   EXPECT_TRUE(absl::IsDeadlineExceeded(
       optimizer.WriteState(0, kFirst, 0, values, Soon())));
-  training.runtime().set_stalled(false);
+  training.map().set_stalled(false);
   ASSERT_TRUE(optimizer.WriteState(0, kFirst, 0, values, Soon()).ok());
   std::vector<float> out(30011), zeros(30011);
   ASSERT_TRUE(optimizer.ReadState(0, kFirst, absl::MakeSpan(out), Soon()).ok());
@@ -205,13 +206,14 @@ TEST(LoadedState, AWriteThatTimesOutIsWrittenAgain) {
 }
 
 TEST(LoadedState, ARangeThatFailedIsWrittenOrReadAgain) {
+  if (runtime_door != nullptr) GTEST_SKIP() << kNeedsMap;
   Training training(Model::Mixed(75), SmallChunks(), 2,
                     {.budget_bytes = 512 << 10});
   training.StepBoth(1);
   training.StepBoth(2);
   // Every seventh call fails, also of the attempts at what failed.
   int64_t calls = 0, failures = 0;
-  training.runtime().set_fault([&](const MapRuntime::Call&) {
+  training.map().set_fault([&](const MapRuntime::Call&) {
     return ++calls % 7 == 0 ? absl::UnknownError("EIO") : absl::OkStatus();
   });
   const auto insist = [&](const auto& attempt) {
@@ -241,7 +243,7 @@ TEST(LoadedState, ARangeThatFailedIsWrittenOrReadAgain) {
       }
     }
   }
-  training.runtime().set_fault(nullptr);
+  training.map().set_fault(nullptr);
   EXPECT_GT(failures, 20);
   training.ExpectSameState();
   training.StepBoth(3);
@@ -269,8 +271,10 @@ TEST(AddedParameters, TakeTheNextIndicesAndStartTheirOwnCounters) {
       training.StepBoth(++step);
     }
     training.ExpectSameState();
-    EXPECT_EQ(training.optimizer().plan().chunks,
-              static_cast<int64_t>(training.runtime().tensors().size()));
+    if (training.has_map()) {
+      EXPECT_EQ(training.optimizer().plan().chunks,
+                static_cast<int64_t>(training.map().tensors().size()));
+    }
     EXPECT_LE(training.runtime().GetStats().window_bytes, budget);
   }
 }
@@ -315,6 +319,7 @@ TEST(AddedParameters, AnOptimizerMayBeginWithNoElementsAtAll) {
 }
 
 TEST(Reset, ForgetsAnIncompleteStepAndItsRequests) {
+  if (runtime_door != nullptr) GTEST_SKIP() << kNeedsMap;
   for (const bool stalled : {false, true}) {
     SCOPED_TRACE(stalled);
     Training training(Model::Mixed(74), SmallChunks(), 2,
@@ -325,17 +330,17 @@ TEST(Reset, ForgetsAnIncompleteStepAndItsRequests) {
     training.StepBoth(1);
     training.model().DrawGradients(2);
     int64_t ready = 0;
-    training.runtime().set_fault([&](const MapRuntime::Call& call) {
+    training.map().set_fault([&](const MapRuntime::Call& call) {
       if (call.kind != MapRuntime::CallKind::kReady || ++ready != 4) {
         return absl::OkStatus();
       }
       if (!stalled) return absl::UnknownError("EIO");
-      training.runtime().set_stalled(true);
+      training.map().set_stalled(true);
       return absl::OkStatus();
     });
     ASSERT_FALSE(training.Step().ok());
-    training.runtime().set_fault(nullptr);
-    training.runtime().set_stalled(false);
+    training.map().set_fault(nullptr);
+    training.map().set_stalled(false);
     ASSERT_TRUE(optimizer.incomplete());
     const std::vector<float> values(1);
     EXPECT_TRUE(absl::IsFailedPrecondition(

@@ -11,7 +11,7 @@ namespace terrace {
 // pushed becomes ready or fails, in bounded time.
 void RandomOperations::Drain() {
   while (!held_.empty()) ReleaseAt(held_.size() - 1, true);
-  const Time late = world_.clock().Now() + absl::Seconds(60);
+  const Time late = world_.Now() + absl::Seconds(60);
   bool waiting = true;
   for (Customer& each : customers_) {  // failed write-backs are tried again
     if (each.queue == nullptr) continue;
@@ -27,14 +27,14 @@ void RandomOperations::Drain() {
       Take(static_cast<int>(i), absl::Milliseconds(1));
       while (!held_.empty()) ReleaseAt(held_.size() - 1, true);
     }
-    ASSERT_LT(world_.clock().Now(), late) << "not in a minute";
+    ASSERT_LT(world_.Now(), late) << "not in a minute";
   }
 }
 
 // Every tensor, one after the other, faults gone: the map's bytes, or an
 // explanation.
 void RandomOperations::Audit() {
-  const Time late = world_.clock().Now() + absl::Seconds(60);
+  const Time late = world_.Now() + absl::Seconds(60);
   int64_t largest = 0;
   for (const Truth& truth : tensors_) {
     largest = std::max(largest, truth.size_bytes);

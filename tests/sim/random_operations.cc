@@ -122,8 +122,7 @@ void RandomOperations::DoOne() {
   if (what < 94) return ChangeFaults();
   if (what < 96) return Replace(static_cast<int>(Draw(kTensors)));
   if (what < 97) return ChangePace();
-  world_.clock().RunUntil([] { return false; },
-                          world_.clock().Now() + DrawTime(random_));
+  world_.Pass(DrawTime(random_));
 }
 
 void RandomOperations::Open() {
@@ -137,9 +136,9 @@ void RandomOperations::Open() {
   } else if (world_.hbm() != nullptr && Draw(2) == 0) {
     tier = "hbm";
   }
-  auto opened = world_.runtime().OpenQueue(
-      customer.slot_bytes, customer.slots,
-      world_.clock().Now() + DrawTime(random_), tier);
+  auto opened =
+      world_.runtime().OpenQueue(customer.slot_bytes, customer.slots,
+                                 world_.Now() + DrawTime(random_), tier);
   if (!opened.ok()) {
     EXPECT_TRUE(absl::IsResourceExhausted(opened.status())) << opened.status();
     return;
@@ -179,7 +178,7 @@ void RandomOperations::Push(int customer) {
     pushed.wants.push_back({truth.id, access});
   }
   if (pushed.wants.empty()) return;
-  const Time now = world_.clock().Now();
+  const Time now = world_.Now();
   pushed.deadline =
       Draw(4) == 0 ? now + DrawTime(random_) : absl::InfiniteFuture();
   const uint64_t tag = next_tag_++;
@@ -191,7 +190,7 @@ void RandomOperations::Push(int customer) {
 
 void RandomOperations::Take(int customer, absl::Duration patience) {
   Customer& each = customers_[static_cast<size_t>(customer)];
-  Receive(customer, each.queue->Next(world_.clock().Now() + patience));
+  Receive(customer, each.queue->Next(world_.Now() + patience));
 }
 
 void RandomOperations::Receive(int customer, absl::StatusOr<Ready> ready) {
@@ -264,7 +263,7 @@ void RandomOperations::Explain(const absl::Status& status,
     EXPECT_TRUE(lost || faulty_) << status;
     return;
   }
-  const bool late = world_.clock().Now() >= pushed.deadline;
+  const bool late = world_.Now() >= pushed.deadline;
   EXPECT_TRUE(faulty_ || (late && absl::IsResourceExhausted(status))) << status;
 }
 
@@ -342,7 +341,7 @@ void RandomOperations::Acquire() {
   pushed.tensors = {tensor};
   const auto access = static_cast<Access>(Draw(3));
   pushed.unwritten = !truth.written && access != Access::kOverwrite;
-  pushed.deadline = world_.clock().Now() + DrawTime(random_);
+  pushed.deadline = world_.Now() + DrawTime(random_);
   auto pin = world_.runtime().Acquire(truth.id, access, pushed.deadline);
   if (pin.ok()) return Hold(-1, tensor, access, next_tag_, *std::move(pin));
   // No room for its window, or not in time.

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/threads/pool_threads.h"
 #include "gtest/gtest.h"
+#include "kernels/pool_executor.h"
 
 namespace terrace {
 
@@ -27,18 +28,24 @@ World::World(const WorldOptions& options)
     : faults_(std::make_shared<FaultPlan>(options.seed)),
       paces_(std::make_shared<PaceBoard>(options.pace)),
       check_every_(options.check_every) {
+  Clock& clock = InRealTime() ? SystemClock() : clock_;
   LocalRuntimeParts parts;
-  parts.clock = &clock_;
-  parts.start_thread = false;
+  parts.clock = &clock;
+  parts.start_thread = InRealTime();
   parts.pool = MakeThreadPool(MakeExecutor(options));
-  auto arena = HostArena::Create(
-      {.size_bytes = options.budget_bytes, .huge_pages = HugePages::kOff});
+  HostArenaOptions memory;
+  memory.size_bytes = options.budget_bytes;
+  memory.huge_pages = HugePages::kOff;
+  memory.shared = InRealTime();
+  if (memory.shared) memory.spill_bytes = kSpillBytes;
+  auto arena = HostArena::Create(memory);
   EXPECT_TRUE(arena.ok()) << arena.status();
   parts.arena = *std::move(arena);
+  if (spill_door != nullptr) parts.spill = spill_door(*parts.arena);
   std::unique_ptr<IoEngine> engine =
-      MakeMemoryEngine(options.paths, options.path_bytes, clock_);
-  engine = MakeFaultEngine(std::move(engine), faults_, clock_);
-  engine = MakePacedEngine(std::move(engine), paces_, clock_);
+      MakeMemoryEngine(options.paths, options.path_bytes, clock);
+  engine = MakeFaultEngine(std::move(engine), faults_, clock);
+  engine = MakePacedEngine(std::move(engine), paces_, clock);
   parts.engine = std::move(engine);
   for (const TierSpec& tier : options.mapped) AddMapped(tier, &parts);
   for (const int64_t bytes : options.other_memories) {
@@ -50,28 +57,60 @@ World::World(const WorldOptions& options)
   if (options.devices < 2 && options.other_memories.empty()) {
     working_tiers_.clear();
   }
-  for (int path = 0; path < options.paths; ++path) {
-    auto background = std::make_unique<InlineExecutor>();
-    background_.push_back(background.get());
-    LocalPath& disk = parts.paths.emplace_back();
-    disk.file = MakeMemoryDiskFile(
-        path, options.path_budgets.empty()
-                  ? options.path_bytes
-                  : options.path_budgets[static_cast<size_t>(path)]);
-    disk.queue = options.io;
-    disk.background = std::move(background);
-  }
+  AddPaths(options, &parts);
   parts.eviction = MakeEvictionPolicy(options.eviction);
   parts.prefetch = options.prefetch;
   parts.io_timeout = options.io_timeout;
   parts.transcript = options.transcript;
   auto runtime = LocalRuntime::Start(std::move(parts));
   EXPECT_TRUE(runtime.ok()) << runtime.status();
-  runtime_ = *std::move(runtime);
+  if (InRealTime()) {
+    runtime_ = runtime_door(*std::move(runtime));
+    return;
+  }
+  mover_ = &(*runtime)->mover();
+  runtime_.runtime = *std::move(runtime);
   step_ = clock_.AddStep([this] { return Turn(); });
 }
 
+void World::AddPaths(const WorldOptions& options, LocalRuntimeParts* parts) {
+  for (int path = 0; path < options.paths; ++path) {
+    LocalPath& disk = parts->paths.emplace_back();
+    disk.file = MakeMemoryDiskFile(
+        path, options.path_budgets.empty()
+                  ? options.path_bytes
+                  : options.path_budgets[static_cast<size_t>(path)]);
+    disk.queue = options.io;
+    if (InRealTime()) continue;
+    auto background = std::make_unique<InlineExecutor>();
+    background_.push_back(background.get());
+    disk.background = std::move(background);
+  }
+}
+
+absl::Time World::Now() {
+  return InRealTime() ? SystemClock().WallNow() : clock_.Now();
+}
+
+void World::Pass(absl::Duration duration) {
+  if (!InRealTime()) {
+    clock_.RunUntil([] { return false; }, clock_.Now() + duration);
+    return;
+  }
+  Mutex mutex;
+  CondVar never;
+  MutexLock lock(mutex);
+  SystemClock().Await(
+      mutex, never, [] { return false; }, SystemClock().Now() + duration);
+}
+
+void World::PassToEvent(absl::Duration most) {
+  if (InRealTime()) return Pass(most);
+  clock_.Advance(clock_.Now() + most);
+}
+
 std::unique_ptr<Executor> World::MakeExecutor(const WorldOptions& options) {
+  if (InRealTime()) return *MakePoolExecutor(options.parallelism, {});
   if (options.threads > 0) {
     auto threads = std::make_unique<VirtualThreads>(options.threads,
                                                     options.task_cost, clock_);
@@ -133,9 +172,9 @@ void World::AddMapped(const TierSpec& tier, LocalRuntimeParts* parts) {
 
 World::~World() {
   ClearFaults();
-  const absl::Status closed =
-      runtime_->Close(clock_.Now() + absl::Seconds(600));
+  const absl::Status closed = runtime_->Close(Now() + absl::Seconds(600));
   EXPECT_TRUE(closed.ok()) << closed;
+  if (InRealTime()) return;
   // Those that found nothing left to copy.
   EXPECT_TRUE(clock_.RunUntil([this] { return waiting_tasks() == 0; }));
   EXPECT_TRUE(broken_.ok()) << broken_;
@@ -150,15 +189,16 @@ void World::ClearFaults() {
     hbm->held->next = 0;
     hbm->held->release = true;
   }
+  // A mover that sleeps sees it once it is woken.
+  if (InRealTime()) runtime_->Prefetch({});
 }
 
 absl::Time World::Turn() {
   for (InlineExecutor* background : background_) background->RunAll();
-  const absl::Time next = runtime_->mover().RunOnce();
+  const absl::Time next = mover_->RunOnce();
   ++mover_steps_;
-  if (mover_steps_ % check_every_ == 0 && broken_.ok() &&
-      !runtime_->mover().closed()) {
-    broken_ = runtime_->mover().CheckInvariants();
+  if (mover_steps_ % check_every_ == 0 && broken_.ok() && !mover_->closed()) {
+    broken_ = mover_->CheckInvariants();
   }
   return next;
 }

@@ -10,6 +10,10 @@
 // virtual time. After steps of the mover its invariants are checked, after
 // every one unless the options say otherwise.
 // One thread. Everything depends on the seed alone.
+//
+// Behind a program's door (tests/support/door/runtime_door.h) the same is in
+// real time, with threads, and over disks alone: its customers are drawn from
+// the seed, and what they meet is not.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +27,7 @@
 #include "aio/engine.h"
 #include "runtime/local_runtime.h"
 #include "runtime/motion/transcript.h"
+#include "tests/support/door/runtime_door.h"
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
 #include "tests/support/manual_clock.h"
@@ -89,6 +94,9 @@ struct WorldOptions {
   Transcript* transcript = nullptr;  // outlives the world
 };
 
+// Whether worlds are in real time, so that a test has few of them.
+inline bool InRealTime() { return runtime_door != nullptr; }
+
 class World {
  public:
   explicit World(const WorldOptions& options);
@@ -97,8 +105,13 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  LocalRuntime& runtime() { return *runtime_; }
+  Runtime& runtime() { return *runtime_; }
   VirtualClock& clock() { return clock_; }
+  // As deadlines are given.
+  absl::Time Now();
+  // So much time passes, or as much of it as comes before the next event.
+  void Pass(absl::Duration duration);
+  void PassToEvent(absl::Duration most);
   FaultPlan& faults() { return *faults_; }
   // Of disks and mapped tiers.
   void ClearFaults();
@@ -126,6 +139,7 @@ class World {
 
  private:
   std::unique_ptr<Executor> MakeExecutor(const WorldOptions& options);
+  void AddPaths(const WorldOptions& options, LocalRuntimeParts* parts);
   void AddDevice(const WorldOptions& options, LocalRuntimeParts* parts);
   void AddMemory(int64_t budget_bytes, EvictionKind eviction,
                  LocalRuntimeParts* parts);
@@ -148,7 +162,8 @@ class World {
   // Of those, then the device's; or none.
   std::vector<std::shared_ptr<PacedMedium>> paced_;
   std::vector<InlineExecutor*> background_;  // per tier below, the runtime's
-  std::unique_ptr<LocalRuntime> runtime_;
+  ReachedRuntime runtime_;
+  Mover* mover_ = nullptr;  // in virtual time
   int step_ = -1;
   const int64_t check_every_;
   absl::Status broken_;

@@ -58,9 +58,6 @@ const Arrangement& ArrangementOf(TestWorld world) {
   return kArrangements[static_cast<size_t>(world)];
 }
 
-// More than any test has beyond its budget.
-constexpr int64_t kSpillBytes = int64_t{1} << 30;
-
 // Of any node's pages; where TERRACE_TEST_FAR is a number, of that node's.
 LocalMapped MakeFar(int64_t bytes) {
   HostArenaOptions arena;

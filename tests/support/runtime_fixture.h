@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "runtime/local_runtime.h"
+#include "tests/support/door/runtime_door.h"
 #include "tests/support/fault_disk_file.h"
 #include "tests/support/fault_engine.h"
 #include "tests/support/inline_executor.h"
@@ -31,8 +32,6 @@
 #include "tests/support/medium/fake_hbm.h"
 #include "tests/support/medium/fault_medium.h"
 #include "tests/support/temporary_directory.h"
-#include "tiers/memory/host_arena.h"
-#include "tiers/memory/spill/spill_source.h"
 
 namespace terrace {
 
@@ -91,19 +90,6 @@ inline absl::Duration OnThisMachine(absl::Duration time) {
 }
 
 class RuntimeDevice;
-
-// How a program's tests reach the runtimes that TestRuntime makes: as they are,
-// or from the other side of something that the program puts between, once,
-// before its first test.
-struct ReachedRuntime {
-  std::unique_ptr<Runtime> runtime;
-  std::shared_ptr<void> behind;  // goes after it
-};
-using RuntimeDoor = ReachedRuntime (*)(std::unique_ptr<LocalRuntime> runtime);
-inline RuntimeDoor runtime_door = nullptr;  // as they are
-// What has the memory beyond the budget of the runtime that goes through the
-// door next.
-inline std::shared_ptr<SpillSource> (*spill_door)(HostArena& arena) = nullptr;
 
 struct TestRuntimeOptions {
   int64_t budget_bytes = 64 << 10;

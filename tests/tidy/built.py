@@ -23,6 +23,13 @@ OWN_BUILD = {'tests/install/app/app.cc': INSTALL_TEST,
 SHARED_OBJECTS = {'contract_tests': 'contract_test',
                   'contract_bytes_tests': 'contract_bytes_test',
                   'fault_sweep_tests': 'fault_sweep_test',
+                  'optimizer_tests': 'optimizer_test',
+                  'optimizer_runtime_tests': 'optimizer_runtime_test',
+                  'checkpoint_resume_tests': 'checkpoint_resume_test',
+                  'checkpoint_job_tests': 'checkpoint_test',
+                  'simulation_world': 'simulation_test',
+                  'random_operations_tests': 'simulation_test',
+                  'byte_customers_tests': 'byte_simulation_test',
                   'torch_hook_tests': 'torch_hook_test'}
 
 

@@ -195,6 +195,39 @@ TEST(EnvelopeTest, ALongStatusComesInPieces) {
   EXPECT_EQ(back.stopped.size(), status.stopped.size());
 }
 
+// A user's own names may have a zero among them.
+TEST(EnvelopeTest, ATextComesBackWithAllItsBytes) {
+  const std::string text("a\0b", 3);
+  const auto page =
+      Decode(Encoded(TensorsPage{.job = text,
+                                 .tensors = {{TensorId{1}, text, 1, text, {}}},
+                                 .fault = text}));
+  ASSERT_TRUE(page.ok()) << page.status();
+  const auto& read = std::get<TensorsPage>(page->body);
+  EXPECT_EQ(read.job, text);
+  EXPECT_EQ(read.tensors.at(0).name, text);
+  EXPECT_EQ(read.tensors.at(0).tier, text);
+  EXPECT_EQ(read.fault, text);
+  const auto answer =
+      Decode(Encoded(DaemonStatus{.version = text,
+                                  .phase = text,
+                                  .tiers = {{text, 1, 1, text}},
+                                  .jobs = {{1, text, 1, {{text, 1}}}},
+                                  .stopped = {{text, 1, 1}}}));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  const auto& status = std::get<DaemonStatus>(answer->body);
+  EXPECT_EQ(status.version, text);
+  EXPECT_EQ(status.phase, text);
+  EXPECT_EQ(status.tiers.at(0).name, text);
+  EXPECT_EQ(status.tiers.at(0).fault, text);
+  EXPECT_EQ(status.jobs.at(0).name, text);
+  EXPECT_EQ(status.jobs.at(0).tiers.at(0).name, text);
+  EXPECT_EQ(status.stopped.at(0).name, text);
+  const auto refusal = Decode(Encoded(Refusal{absl::AbortedError(text)}));
+  ASSERT_TRUE(refusal.ok()) << refusal.status();
+  EXPECT_EQ(std::get<Refusal>(refusal->body).why, absl::AbortedError(text));
+}
+
 TEST(EnvelopeTest, EachKindComesBackAsItWas) {
   const absl::StatusOr<Envelope> request = Decode(Encoded(StatusRequest()));
   ASSERT_TRUE(request.ok()) << request.status();

@@ -224,13 +224,14 @@ TEST_F(Gradual, NothingElseUsesTheStateMeanwhile) {
 }
 
 TEST_F(Gradual, EachCallThatFailsPoisons) {
+  if (runtime_door != nullptr) GTEST_SKIP() << kNeedsMap;
   for (int64_t failing = 0;; ++failing) {
     SCOPED_TRACE(absl::StrCat("call ", failing));
     Make({.budget_bytes = 512 << 10});
     StepBoth(1, InTurn(*model_), InTurn(*model_));
     model_->DrawGradients(2);
-    const int64_t from = training_->runtime().calls();
-    training_->runtime().set_fault([=](const MapRuntime::Call& call) {
+    const int64_t from = training_->calls();
+    training_->map().set_fault([=](const MapRuntime::Call& call) {
       return call.index - from == failing
                  ? absl::UnknownError("path 1, offset 4096: EIO")
                  : absl::OkStatus();
@@ -242,7 +243,7 @@ TEST_F(Gradual, EachCallThatFailsPoisons) {
       if (status.ok()) status = Supply(**begun, parameter);
     }
     if (status.ok()) status = (*begun)->Finish(Soon());
-    training_->runtime().set_fault(nullptr);
+    training_->map().set_fault(nullptr);
     if (status.ok()) {
       // A begin, a commit, and a push and a ready for each of the chunks.
       EXPECT_GE(failing, 2 + 2 * 8);
@@ -265,6 +266,7 @@ TEST_F(Gradual, EachCallThatFailsPoisons) {
 }
 
 TEST_F(Gradual, OneThatIsDroppedOrGivenUpOrLatePoisons) {
+  if (runtime_door != nullptr) GTEST_SKIP() << kNeedsMap;
   const auto expect_poison = [&](const char* why) {
     const absl::Status later = training_->Step();
     EXPECT_TRUE(absl::IsFailedPrecondition(later)) << later;
@@ -291,11 +293,11 @@ TEST_F(Gradual, OneThatIsDroppedOrGivenUpOrLatePoisons) {
   model_->DrawGradients(1);
   {
     const std::unique_ptr<GradualStep> step = Start(InTurn(*model_));
-    training_->runtime().set_stalled(true);
+    training_->map().set_stalled(true);
     ASSERT_TRUE(Supply(*step, 7).ok());
     const absl::Status late = step->Finish(absl::Now());
     EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
-    training_->runtime().set_stalled(false);
+    training_->map().set_stalled(false);
   }
   expect_poison("are missing at the deadline");
 }

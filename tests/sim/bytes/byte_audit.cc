@@ -16,7 +16,7 @@ absl::StatusOr<Pin> ByteCustomers::Have(const Truth& truth, Access access) {
   const auto request = queue.Push({&want, 1}, {}, absl::InfiniteFuture());
   if (!request.ok()) return request.status();
   while (true) {
-    auto news = queue.Await(*request, world_.clock().Now() + kTransfers);
+    auto news = queue.Await(*request, world_.Now() + kTransfers);
     if (!news.ok()) return news.status();
     if (!news->pins.has_value()) continue;  // recalls of what has ended
     if (!news->pins->ok()) return news->pins->status();
@@ -38,8 +38,7 @@ void ByteCustomers::WriteAll() {
 void ByteCustomers::Explain(const absl::Status& status, const Thread& thread,
                             const std::vector<Use>& uses) {
   if (absl::IsResourceExhausted(status)) {
-    EXPECT_TRUE(world_.clock().Now() >= thread.deadline || options_.faults)
-        << status;
+    EXPECT_TRUE(world_.Now() >= thread.deadline || options_.faults) << status;
     return;
   }
   if (absl::IsFailedPrecondition(status)) {
@@ -101,9 +100,9 @@ void ByteCustomers::Drain() {
       customer.queue->EndWaiting(thread.waiting_with);
     }
   }
-  const absl::Time late = world_.clock().Now() + 2 * kTransfers;
+  const absl::Time late = world_.Now() + 2 * kTransfers;
   while (!IsQuiet() && !testing::Test::HasFailure()) {
-    ASSERT_LT(world_.clock().Now(), late) << Describe();
+    ASSERT_LT(world_.Now(), late) << Describe();
     for (Customer& customer : customers_) {
       for (Thread& thread : customer.threads) {
         if (thread.request.has_value()) {
@@ -112,13 +111,13 @@ void ByteCustomers::Drain() {
           End(customer, thread);
         }
       }
-      auto recalls = customer.queue->AwaitRecalls(world_.clock().Now());
+      auto recalls = customer.queue->AwaitRecalls(world_.Now());
       if (recalls.ok()) Hear(customer, *recalls);
       for (const uint64_t token : std::exchange(customer.late, {})) {
         Answer(customer, token);
       }
     }
-    world_.clock().Advance(world_.clock().Now() + absl::Milliseconds(1));
+    world_.PassToEvent(absl::Milliseconds(1));
   }
   for (Customer& customer : customers_) {
     while (!customer.held.empty()) {

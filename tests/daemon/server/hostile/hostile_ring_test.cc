@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "daemon/wire/ring/futex.h"
-#include "tests/daemon/server/hostile_job.h"
+#include "tests/daemon/server/hostile/hostile_job.h"
 
 namespace terrace {
 namespace {

@@ -2,7 +2,7 @@
 #include <string>
 #include <utility>
 
-#include "tests/daemon/server/hostile_job.h"
+#include "tests/daemon/server/hostile/hostile_job.h"
 
 namespace terrace {
 namespace {

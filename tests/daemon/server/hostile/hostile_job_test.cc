@@ -1,6 +1,6 @@
 // What a process may do to the runtime that the daemon has for it, and to the
 // memory that both have.
-#include "tests/daemon/server/hostile_job.h"
+#include "tests/daemon/server/hostile/hostile_job.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -28,12 +28,16 @@ inline constexpr int64_t kHostileMemory = 1 << 20;
 // A process of a job by its bare messages.
 class RawJob {
  public:
-  explicit RawJob(const RunningDaemon& daemon)
+  explicit RawJob(const RunningDaemon& daemon,
+                  int64_t memory_bytes = kHostileMemory,
+                  int64_t growth_bytes = 0)
       : socket_(*PacketSocket::Connect(daemon.socket(), Soon(),
                                        Descriptors::kTaken)) {
-    const std::vector<std::byte> hello = *Encode(
-        {.sequence = 1,
-         .body = Hello{.version = kVersion, .memory_bytes = kHostileMemory}});
+    const std::vector<std::byte> hello =
+        *Encode({.sequence = 1,
+                 .body = Hello{.version = kVersion,
+                               .memory_bytes = memory_bytes,
+                               .growth_bytes = growth_bytes}});
     EXPECT_TRUE(*socket_.Send(hello));
     auto packet = socket_.Await(Soon());
     EXPECT_TRUE(packet.ok()) << packet.status();
@@ -53,6 +57,7 @@ class RawJob {
   Rings rings() const { return Rings::In(rings_->bytes()); }
   const OwnDescriptor& page() const { return page_; }
   ClientId client() const { return welcome_.client; }
+  int64_t file_bytes() const { return welcome_.file_bytes; }
 
   void Send(const Envelope& envelope) {
     const std::vector<std::vector<std::byte>> packets = *PacketsOf(envelope);
@@ -108,20 +113,41 @@ class RawJob {
     const auto* const status = std::get_if<absl::Status>(&answer);
     return status == nullptr ? absl::OkStatus() : *status;
   }
-  TensorId Register(uint64_t number, const std::string& name) {
+  TensorId Register(uint64_t number, const std::string& name,
+                    int64_t size_bytes = 4096) {
     TensorSpec spec;
     spec.name = name;
-    spec.size_bytes = 4096;
+    spec.size_bytes = size_bytes;
     Ask(RegisterRequest{{.number = number}, {spec}});
     return std::get<std::vector<TensorId>>(std::get<AnswerNews>(*Hear()).answer)
         .at(0);
   }
-  int64_t Open(uint64_t number) {
+  int64_t Open(uint64_t number, int64_t slot_bytes = 4096) {
     Ask(OpenRequest{.id = {.number = number},
-                    .slot_bytes = 4096,
+                    .slot_bytes = slot_bytes,
                     .slots = 2,
                     .deadline = absl::InfiniteFuture()});
     return std::get<OpenedQueue>(std::get<AnswerNews>(*Hear()).answer).id;
+  }
+  // What a queue is pushed, without waiting for it.
+  void Push(int64_t queue, TensorId tensor, Access access) {
+    PushRequest push;
+    push.queue = queue;
+    push.wants = {{tensor, access}};
+    push.deadline = absl::InfiniteFuture();
+    Ask(std::move(push));
+  }
+  // And its grant.
+  absl::StatusOr<Grant> Take(int64_t queue, TensorId tensor, Access access) {
+    Push(queue, tensor, access);
+    while (true) {
+      const absl::StatusOr<JobNewsEntry> heard = Hear();
+      if (!heard.ok()) return heard.status();
+      const auto& groups = std::get<QueueNews>(*heard).groups;
+      if (groups.empty()) continue;  // it waits
+      if (!groups.front().grants.ok()) return groups.front().grants.status();
+      return groups.front().grants->front();
+    }
   }
 
  private:
