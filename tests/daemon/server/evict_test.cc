@@ -148,7 +148,9 @@ TEST_F(EvictTest, ARuntimeThatDoesNotAnswerIsNamed) {
   ASSERT_TRUE(daemon.Serves());
   auto one = ConnectAs(daemon, 1 << 20, "night");
   ASSERT_TRUE(one.ok()) << one.status();
+  Written(**one, 1, 1);  // its mover has begun
   const std::vector<pid_t> movers = ThreadsNamed(daemon.pid(), "terrace-mover");
+  ASSERT_EQ(movers.size(), 2u);
   auto two = ConnectAs(daemon, 1 << 20, "night");
   ASSERT_TRUE(two.ok()) << two.status();
   Written(**two, 2, 1);
