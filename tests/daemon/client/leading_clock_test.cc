@@ -51,7 +51,7 @@ class LeadingClockTest : public testing::Test {
     return SystemClock().Now() + time;
   }
   void Note(const Question& question) {
-    dues_->Note(UnregisterRequest{question.id(), TensorId{1}});
+    dues_->Note(UnregisterRequest{question.id(), TensorId{1}}, clock_.Now());
   }
   void Answer(const Question& question) { Answer(question.id().number); }
   void Answer(uint64_t number) {
