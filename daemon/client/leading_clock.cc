@@ -51,6 +51,7 @@ void NewsSleep::Wait(absl::Time deadline) {
 void NewsSleep::End() {
   if (!process_.IsCurrent()) return;
   has_ended_.store(true);
+  if (news_.thread.load() != kSleeps) return;
   news_.wakes.fetch_add(1);
   FutexWake(news_.wakes);
 }
@@ -67,7 +68,7 @@ bool LeadingClock::Await(Mutex& mutex, CondVar& changed,
     changed.SetElsewhere(&sleep_);
     mutex.Unlock();
     sleep_.Wait(deadline);
-    reader_.Hear().IgnoreError();
+    reader_.HearSome().IgnoreError();
     mutex.Lock();
     changed.SetElsewhere(nullptr);
     is_led_ = false;

@@ -22,18 +22,20 @@ void NewsReader::Begin(MessageChannel& channel) {
   hears_ = true;
 }
 
-absl::Status NewsReader::Hear() {
+absl::Status NewsReader::Hear(int messages) {
   MutexLock lock(mutex_);
   if (!hears()) return how_;
-  how_ = HearAll();
-  if (how_.ok() && !closed_.has_value()) return how_;
-  hears_ = false;
+  const absl::StatusOr<bool> all = HearAll(messages);
+  how_ = all.status();
+  if (all.ok() && *all && !closed_.has_value()) return how_;
+  hears_ = how_.ok() && !closed_.has_value();
   parts_.relay->Set();
   return how_;
 }
 
-absl::Status NewsReader::HearAll() {
-  while (!closed_.has_value()) {
+absl::StatusOr<bool> NewsReader::HearAll(int messages) {
+  for (; !closed_.has_value(); --messages) {
+    if (messages == 0) return false;
     TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message,
                              channel_->Receive());
     if (!message.has_value()) break;
@@ -41,7 +43,7 @@ absl::Status NewsReader::HearAll() {
     if (!parts_.dues->Has(kOwnNumber)) silence_.OnHeard(SystemClock().Now());
     TERRACE_RETURN_IF_ERROR(Hear(*message));
   }
-  return absl::OkStatus();
+  return true;
 }
 
 absl::Status NewsReader::Hear(Envelope& message) {

@@ -6,11 +6,13 @@
 #pragma once
 
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <memory>
 #include <optional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "daemon/client/dues.h"
@@ -42,7 +44,9 @@ class NewsReader {
   // Hands over all that has come. What is not OK ends the connection, and stays
   // so: the daemon's refusal; Internal, an answer that is none; what the
   // channel cannot receive.
-  absl::Status Hear();
+  absl::Status Hear() { return Hear(INT_MAX); }
+  // The same of a few messages: the relay has the rest.
+  absl::Status HearSome() { return Hear(kSome); }
   // Whether more may come: not before Begin, nor after an error, a Close or
   // End.
   bool hears() const { return hears_.load(std::memory_order_relaxed); }
@@ -66,7 +70,12 @@ class NewsReader {
   Stats last_stats() const;
 
  private:
-  absl::Status HearAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static constexpr int kSome = 16;
+
+  absl::Status Hear(int messages);
+  // False: there may be more.
+  absl::StatusOr<bool> HearAll(int messages)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Hear(Envelope& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Hear(AnswerNews& news) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Hear(LastStats& news) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

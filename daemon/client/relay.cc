@@ -162,8 +162,9 @@ void Relay::Await() {
   // Who posts after that says so, where it would be looked at too late.
   absl::Time next = std::min(news.NextLook(), loops_.NextLook());
   looks_at_ns_ = absl::ToUnixNanos(next);
-  const absl::Time oldest = dues_->oldest();
-  if (oldest < absl::InfiniteFuture()) loops_.OnUnderWay(oldest);
+  if (loops_.NextLook() == absl::InfiniteFuture()) {
+    loops_.OnUnderWay(dues_->oldest());
+  }
   next = std::min(next, loops_.NextLook());
   looks_at_ns_ = absl::ToUnixNanos(next);
   poll(waits.data(), waits.size(), PollTimeout(next));

@@ -87,7 +87,8 @@ absl::Status RequestSender::Send(JobRequests batch) {
 
 absl::Status RequestSender::Ask() {
   MutexLock lock(mutex_);
-  if (channel_.is_full()) return absl::OkStatus();  // it has been, by others
+  // It has been asked, by others, or by the question before.
+  if (channel_.is_full() || dues_.Has(kOwnNumber)) return absl::OkStatus();
   JobRequests batch;
   batch.requests.emplace_back(StatsRequest{{.number = kOwnNumber}});
   dues_.Note(batch.requests.front(), SystemClock().Now());

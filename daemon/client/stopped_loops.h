@@ -25,7 +25,7 @@ class StoppedLoops {
   StoppedLoops(LoopView view, std::string job, absl::Duration io_timeout)
       : view_(std::move(view)), job_(std::move(job)), io_timeout_(io_timeout) {}
 
-  // Something has been under way since then.
+  // Something has been under way since then; infinite: nothing is.
   void OnUnderWay(absl::Time begun) {
     if (next_ == absl::InfiniteFuture()) next_ = begun + ServesWithin();
   }

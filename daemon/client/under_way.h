@@ -1,5 +1,5 @@
 // Since when a process waits for what it has asked a daemon for: requests by
-// their number, groups by their queue and tag.
+// their number, groups by their queue and tag, the first one first.
 //
 // A value; one thread at a time.
 #pragma once
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/time/time.h"
 #include "daemon/wire/job_messages.h"
 
@@ -22,11 +23,15 @@ class UnderWay {
   }
   void EndRequest(uint64_t number) { requests_.erase(number); }
   void BeginGroup(int64_t queue, uint64_t tag, absl::Time now) {
-    groups_[queue][tag] = now;
+    groups_[queue][tag].push_back(now);
   }
   void EndGroup(int64_t queue, uint64_t tag) {
     const auto found = groups_.find(queue);
-    if (found != groups_.end()) found->second.erase(tag);
+    if (found == groups_.end()) return;
+    const auto times = found->second.find(tag);
+    if (times == found->second.end()) return;
+    times->second.erase(times->second.begin());
+    if (times->second.empty()) found->second.erase(times);
   }
   void EndGroups(int64_t queue, const std::vector<ReadyGroup>& groups) {
     for (const ReadyGroup& each : groups) EndGroup(queue, each.tag);
@@ -40,15 +45,19 @@ class UnderWay {
       oldest = std::min(oldest, begun);
     }
     for (const auto& [queue, groups] : groups_) {
-      for (const auto& [tag, begun] : groups) oldest = std::min(oldest, begun);
+      for (const auto& [tag, times] : groups) {
+        oldest = std::min(oldest, times.front());
+      }
     }
     return oldest;
   }
 
  private:
-  using Since = absl::flat_hash_map<uint64_t, absl::Time>;
-  Since requests_;
-  absl::flat_hash_map<int64_t, Since> groups_;
+  // A queue's, by tags: several may have one.
+  using Groups =
+      absl::flat_hash_map<uint64_t, absl::InlinedVector<absl::Time, 1>>;
+  absl::flat_hash_map<uint64_t, absl::Time> requests_;
+  absl::flat_hash_map<int64_t, Groups> groups_;
 };
 
 }  // namespace terrace

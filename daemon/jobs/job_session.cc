@@ -20,6 +20,8 @@ namespace {
 
 // Of disks, to end what they have begun.
 constexpr absl::Duration kClosePatience = absl::Seconds(30);
+// That are heard in one turn.
+constexpr int kMostMessages = 16;
 
 }  // namespace
 
@@ -79,15 +81,18 @@ JobSession::Ended JobSession::Serve() {
   absl::StatusOr<RingFile> rings = RingFile::Make();
   if (!rings.ok()) return {.how = Refuse(rings.status())};
   rings_.emplace(*std::move(rings));
+  absl::StatusOr<OwnLoopPage> page = parts_.pages->Add(session_);
+  if (!page.ok()) return {.how = Refuse(page.status())};
   absl::StatusOr<JobRuntime> made = parts_.make_runtime(loops);
   if (!made.ok()) return {.how = Refuse(made.status())};
   const std::shared_ptr<JobMemory> memory = made->memory;
-  Ended end = Serve(*std::move(made), loops);
+  Ended end = Serve(*std::move(made), loops, page->TakeFile());
   end.charged_bytes = memory->charged_bytes();
   return end;
 }
 
-JobSession::Ended JobSession::Serve(JobRuntime made, RuntimeLoops& loops) {
+JobSession::Ended JobSession::Serve(JobRuntime made, RuntimeLoops& loops,
+                                    OwnDescriptor page_file) {
   LocalRuntime& runtime = *made.runtime;
   JobClient client(made, std::make_shared<AnswerOutbox>(event_),
                    parts_.most_in_flight);
@@ -95,9 +100,7 @@ JobSession::Ended JobSession::Serve(JobRuntime made, RuntimeLoops& loops) {
       RuntimeProbe::Join(runtime, parts_.boxes);
   Served served{runtime, loops, *probe, client};
   Ended end;
-  absl::StatusOr<OwnLoopPage> page = parts_.pages->Add(session_);
-  end.how =
-      page.ok() ? Greet(runtime, client, page->TakeFile()) : page.status();
+  end.how = Greet(runtime, client, std::move(page_file));
   const Rings rings = rings_->rings();
   MessageChannel& channel = channel_.emplace(
       std::move(parts_.socket), parts_.peer, rings.news, rings.requests);
@@ -191,14 +194,18 @@ absl::Status JobSession::Turn(MessageChannel& channel, Served& served) {
     if (channel.has_unsent()) return absl::OkStatus();
     return absl::UnavailableError("the process has closed its runtime");
   }
-  if (channel.is_full()) return absl::OkStatus();
-  return Hear(channel, client).status();
+  for (int i = 0; i < kMostMessages && !channel.is_full(); ++i) {
+    TERRACE_ASSIGN_OR_RETURN(const bool has_heard, Hear(channel, client));
+    if (!has_heard) break;
+  }
+  return absl::OkStatus();
 }
 
 // What a process said before it went counts: the ends of its pins above all,
 // which else would be its own for as long as it lives.
 absl::Status JobSession::HearLast(MessageChannel& channel, JobClient& client,
                                   const absl::Status& gone) {
+  channel.EndReceiving();
   while (true) {
     TERRACE_ASSIGN_OR_RETURN(const bool has_heard, Hear(channel, client));
     if (!has_heard) return gone;

@@ -88,7 +88,7 @@ class JobSession {
 
   void Run();
   Ended Serve();
-  Ended Serve(JobRuntime made, RuntimeLoops& loops);
+  Ended Serve(JobRuntime made, RuntimeLoops& loops, OwnDescriptor page_file);
   absl::Status Refuse(const absl::Status& why);
   absl::Status Greet(LocalRuntime& runtime, const JobClient& client,
                      OwnDescriptor page);

@@ -28,16 +28,19 @@ class RefusalNotes {
   RefusalNotes(const RefusalNotes&) = delete;
   RefusalNotes& operator=(const RefusalNotes&) = delete;
 
-  void Add(const Peer& peer, absl::Status why) {
+  // True: there was none before it, so that whoever takes them is to be told.
+  bool Add(const Peer& peer, absl::Status why) {
     if (count_.fetch_add(1) >= kMost) {
       count_.fetch_sub(1);
-      return;
+      return false;
     }
     auto node = std::make_unique<Node>(Node{{peer, std::move(why)}, nullptr});
     node->next = newest_.load();
     while (!newest_.compare_exchange_weak(node->next, node.get())) {
     }
+    const bool is_first = node->next == nullptr;
     node.release();
+    return is_first;
   }
   // The newest first. One thread's.
   std::vector<Note> Take() {

@@ -366,6 +366,7 @@ void ControlServer::AnswerLate(int fd, const Envelope& answer) {
   Session& session = found->second;
   session.SetWaiting(false);
   absl::Status answered = session.Answer(answer);
+  if (answered.ok()) answered = CheckUnread(session);
   if (answered.ok()) {
     answered = Watch(EPOLL_CTL_MOD, fd, session.events());
   }

@@ -145,7 +145,9 @@ bool JobEvictions::Serve(absl::Time until, absl::Time now, Part& part,
     }
   }
   if (now < until + kPatience) return false;
-  process.fault = "its runtime does not answer";
+  process.fault = part.ticket == 0
+                      ? "what somebody else has it evict is not done yet"
+                      : "its runtime does not answer";
   return true;
 }
 

@@ -217,8 +217,9 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
            hello](RuntimeLoops& loops) {
             return MakeJobRuntime(
                 tiers, name, hello, loops, [=](const absl::Status& why) {
-                  shared->refusals.Add(peer, OfJob(name, why));
-                  shared->ended.Set();
+                  const bool is_first =
+                      shared->refusals.Add(peer, OfJob(name, why));
+                  if (is_first) shared->ended.Set();
                 });
           },
       .loops = loops_,

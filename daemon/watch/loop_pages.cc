@@ -127,12 +127,13 @@ void LoopPages::Leave(Slot& slot) {
 }
 
 void LoopPages::Write(const LoopTable& table, absl::Time now) {
-  const bool has_stopped = table.CountStopped(now) > 0;
+  Stopped stopped;
+  if (table.CountStopped(now) > 0) stopped = StoppedOf(table, now);
   for (Slot* slot = first_.load(std::memory_order_acquire); slot != nullptr;
        slot = slot->next) {
     uint32_t live = kLive;
     if (!slot->state.compare_exchange_strong(live, kWriting)) continue;
-    WriteOne(*slot, table, now, has_stopped);
+    WriteOne(*slot, stopped);
     uint32_t writing = kWriting;
     if (!slot->state.compare_exchange_strong(writing, kLive)) {
       slot->state.store(kOver, std::memory_order_release);
@@ -142,28 +143,34 @@ void LoopPages::Write(const LoopTable& table, absl::Time now) {
 
 // Of the threads for checksums, the one that works for the session is its own,
 // and so are all where none is left that turns.
-void LoopPages::WriteOne(const Slot& slot, const LoopTable& table,
-                         absl::Time now, bool has_stopped) {
-  std::array<int64_t, LoopPage::kLoops> silences = {};
+LoopPages::Stopped LoopPages::StoppedOf(const LoopTable& table,
+                                        absl::Time now) {
+  Stopped stopped;
   absl::Duration pool = absl::InfiniteDuration();
-  const auto note = [&](const LoopName& name, absl::Duration silence) {
+  table.ForEach(now, [&](const LoopName& name, absl::Duration silence) {
     const std::optional<size_t> word = WordOf(name);
     if (!word.has_value()) return;
+    const bool turns = silence < LoopTable::kMostSilence;
     if (*word == LoopPage::kChecksums) {
-      pool = std::min(pool, silence >= LoopTable::kMostSilence
-                                ? silence
-                                : absl::ZeroDuration());
+      pool = std::min(pool, turns ? absl::ZeroDuration() : silence);
     }
-    if (name.session != slot.session || silence < LoopTable::kMostSilence) {
-      return;
-    }
-    silences[*word] =
-        std::max(silences[*word], absl::ToInt64Nanoseconds(silence));
-  };
-  if (has_stopped) table.ForEach(now, note);
+    if (turns || stopped.count == kMostStopped) return;
+    stopped.loops[stopped.count++] = {name.session, *word,
+                                      absl::ToInt64Nanoseconds(silence)};
+  });
   if (pool < absl::InfiniteDuration()) {
-    int64_t& word = silences[LoopPage::kChecksums];
-    word = std::max(word, absl::ToInt64Nanoseconds(pool));
+    stopped.all_checksums = absl::ToInt64Nanoseconds(pool);
+  }
+  return stopped;
+}
+
+void LoopPages::WriteOne(const Slot& slot, const Stopped& stopped) {
+  std::array<int64_t, LoopPage::kLoops> silences = {};
+  silences[LoopPage::kChecksums] = stopped.all_checksums;
+  for (size_t i = 0; i < stopped.count; ++i) {
+    const StoppedLoop& each = stopped.loops[i];
+    if (each.session != slot.session) continue;
+    silences[each.word] = std::max(silences[each.word], each.silence);
   }
   for (size_t i = 0; i < silences.size(); ++i) {
     slot.page->silences[i].store(silences[i], std::memory_order_relaxed);

@@ -10,7 +10,9 @@
 // Thread-safe.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -64,8 +66,20 @@ class LoopPages : public std::enable_shared_from_this<LoopPages> {
   // It is taken.
   static void Unmap(Slot& slot);
   static void Leave(Slot& slot);
-  static void WriteOne(const Slot& slot, const LoopTable& table, absl::Time now,
-                       bool has_stopped);
+  // What has stopped in this turn; of more than these nobody is told.
+  static constexpr size_t kMostStopped = 256;
+  struct StoppedLoop {
+    int64_t session = 0;
+    size_t word = 0;
+    int64_t silence = 0;  // in nanoseconds
+  };
+  struct Stopped {
+    std::array<StoppedLoop, kMostStopped> loops;
+    size_t count = 0;
+    int64_t all_checksums = 0;  // as long as all their threads are silent
+  };
+  static Stopped StoppedOf(const LoopTable& table, absl::Time now);
+  static void WriteOne(const Slot& slot, const Stopped& stopped);
 
   std::atomic<Slot*> first_ = nullptr;
 };

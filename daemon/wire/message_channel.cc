@@ -34,7 +34,7 @@ absl::Status MessageChannel::Flush() {
     unsent_bytes_ -= unsent_.front().size();
     unsent_.pop_front();
   }
-  if (has_written && writer_.WakeReader()) return Ring();
+  if (has_written && writer_.WakeReader()) Ring();
   return absl::OkStatus();
 }
 
@@ -47,16 +47,16 @@ absl::StatusOr<std::optional<Envelope>> MessageChannel::Receive() {
     TERRACE_ASSIGN_OR_RETURN(const std::optional<std::vector<std::byte>> packet,
                              ring_reader_.Read());
     if (!packet.has_value()) return std::nullopt;
-    // A peer that is gone is heard of by its bells' end.
-    if (ring_reader_.WakeWriter()) Ring().IgnoreError();
+    if (ring_reader_.WakeWriter()) Ring();
     TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message,
                              reader_.Add(*packet));
     if (message.has_value()) return message;
   }
 }
 
-// A peer whose socket has no room for one more has not heard those before.
-absl::Status MessageChannel::Ring() { return socket_.Send(kBell).status(); }
+// A peer whose socket has no room for one more has not heard those before, and
+// one that is gone is heard of by its bells' end.
+void MessageChannel::Ring() { socket_.Send(kBell).IgnoreError(); }
 
 absl::Status MessageChannel::HearBells() {
   for (int i = 0; i < kMostBells; ++i) {

@@ -44,8 +44,8 @@ class MessageChannel {
         reader_(sender.has_value() ? WireReader::kDaemon
                                    : WireReader::kClient) {}
 
-  // Unavailable: the peer is gone. ResourceExhausted: a message that is too
-  // long; nothing of it is sent. InvalidArgument: RingWriter's.
+  // ResourceExhausted: a message that is too long; nothing of it is sent.
+  // InvalidArgument: RingWriter's. That the peer is gone HearBells tells alone.
   absl::Status Send(const Envelope& envelope);
   absl::Status Flush();
   bool has_unsent() const { return !unsent_.empty(); }
@@ -57,6 +57,8 @@ class MessageChannel {
   // None: nothing that is whole is there now. Errors end the connection: those
   // of RingReader and FragmentReader.
   absl::StatusOr<std::optional<Envelope>> Receive();
+  // What the peer sends from here on is not received.
+  void EndReceiving() { ring_reader_.End(); }
   // Until StirForNews, the peer rings for what it sends. False: there is
   // something.
   bool RestForNews() { return ring_reader_.Rest(); }
@@ -73,7 +75,7 @@ class MessageChannel {
  private:
   static constexpr size_t kMostUnsentBytes = 1 << 20;
 
-  absl::Status Ring();
+  void Ring();
 
   PacketSocket socket_;
   const std::optional<Peer> sender_;

@@ -7,8 +7,8 @@
 //   auto sent = socket->Send(bytes);        // false: the peer does not read
 //   auto packet = socket->Await(deadline);
 //
-// One thread at a time sends, and one receives: they may be two. Nothing blocks
-// but Connect and Await, whose deadlines are SystemClock()'s (base/clock.h).
+// Any thread sends, and one at a time receives. Nothing blocks but Connect and
+// Await, whose deadlines are SystemClock()'s (base/clock.h).
 #pragma once
 
 #include <sys/types.h>

@@ -83,7 +83,8 @@ bool RingWriter::AwaitRoom(size_t packet_bytes) {
 }
 
 absl::StatusOr<std::optional<std::vector<std::byte>>> RingReader::Read() {
-  const uint32_t written = ring_.words->written.load();
+  const uint32_t written =
+      end_.has_value() ? *end_ : ring_.words->written.load();
   const uint32_t there = written - place_;
   if (there == 0) return std::nullopt;
   if (there > kRingBytes || there < kLengthBytes) {

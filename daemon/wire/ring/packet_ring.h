@@ -3,8 +3,8 @@
 // trusts the other: each keeps its own place to itself and only publishes it,
 // and what is read is copied out before anybody looks at it.
 //
-// Who rests asks for a word first, so that a packet costs no call of the kernel
-// while its reader is awake. A reader's word is a bell (daemon/wire/
+// Who rests asks for a word first, so that to write a packet takes no call of
+// the kernel while its reader is awake. A reader's word is a bell (daemon/wire/
 // message_channel.h), or where one of its threads waits in the memory itself, a
 // wake-up there. Each side stores what it did and then loads what the other one
 // wants, all in one order (Dekker's): one of the two sees the other.
@@ -84,6 +84,8 @@ class RingReader {
   // Nothing: there is no packet now. InvalidArgument: the writer's place, or a
   // packet's length, is none that it can have.
   absl::StatusOr<std::optional<std::vector<std::byte>>> Read();
+  // What is written from here on is not read.
+  void End() { end_ = ring_.words->written.load(); }
   // After packets were read: true, the writer is to hear a bell.
   bool WakeWriter();
   // From here until Stir the writer rings for what it writes. False: there is
@@ -94,6 +96,7 @@ class RingReader {
  private:
   const RingView ring_;
   uint32_t place_;
+  std::optional<uint32_t> end_;
 };
 
 }  // namespace terrace

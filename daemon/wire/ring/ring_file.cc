@@ -12,11 +12,21 @@
 #include "absl/strings/str_cat.h"
 #include "tiers/system_error.h"
 
+// Linux 5.14; absent from older C libraries' headers.
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 namespace terrace {
 namespace {
 
 constexpr size_t kWordsBytes = 4096;
 static_assert(sizeof(RingWords) <= kWordsBytes);
+
+absl::Status NoFile(int error) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "no memory file for the rings of a connection: ", ErrnoName(error)));
+}
 
 RingView ViewAt(std::byte* begin) {
   return {reinterpret_cast<RingWords*>(begin), begin + kWordsBytes};
@@ -45,12 +55,13 @@ absl::StatusOr<RingFile> RingFile::Make() {
                        fcntl(fd, F_ADD_SEALS, kSeals) == 0 &&
                        (mapped = mmap(nullptr, kSize, PROT_READ | PROT_WRITE,
                                       MAP_SHARED, fd, 0)) != MAP_FAILED;
-  if (!is_made) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "no memory file for the rings of a connection: ", ErrnoName(errno)));
-  }
+  if (!is_made) return NoFile(errno);
   made.bytes_ = absl::MakeSpan(static_cast<std::byte*>(mapped), kSize);
   madvise(mapped, kSize, MADV_DONTFORK);
+  // A page that cannot be had is an error here, and a signal later.
+  if (madvise(mapped, kSize, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
+    return NoFile(errno);
+  }
   const Rings rings = made.rings();
   new (rings.requests.words) RingWords();
   new (rings.news.words) RingWords();

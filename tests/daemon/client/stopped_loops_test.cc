@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "daemon/client/under_way.h"
 #include "gmock/gmock.h"
 
 namespace terrace {
@@ -127,6 +128,29 @@ TEST_F(StoppedLoopsTest, APageThatNobodyWritesSaysNothing) {
   page_->silences[LoopPage::kMover] = 1'000'000'000'000;
   EXPECT_TRUE(loops.Look(At(11), At(0)).ok());
   EXPECT_EQ(loops.NextLook(), At(21));
+}
+
+// A customer's tags are its own: several groups may have one.
+TEST(UnderWayTest, TheOldestOfAllIsKnown) {
+  const auto at = [](int seconds) {
+    return absl::UnixEpoch() + absl::Seconds(seconds);
+  };
+  UnderWay under_way;
+  EXPECT_EQ(under_way.oldest(), kNever);
+  under_way.BeginGroup(1, 0, at(3));
+  under_way.BeginGroup(1, 0, at(5));
+  under_way.BeginGroup(2, 0, at(4));
+  under_way.BeginRequest(7, at(6));
+  EXPECT_EQ(under_way.oldest(), at(3));
+  under_way.EndGroup(1, 0);
+  EXPECT_EQ(under_way.oldest(), at(4));
+  under_way.EndQueue(2);
+  EXPECT_EQ(under_way.oldest(), at(5));
+  under_way.EndGroup(1, 0);
+  under_way.EndGroup(1, 0);  // as nothing is left of it
+  EXPECT_EQ(under_way.oldest(), at(6));
+  under_way.EndRequest(7);
+  EXPECT_EQ(under_way.oldest(), kNever);
 }
 
 TEST_F(StoppedLoopsTest, AnotherPageIsRefused) {

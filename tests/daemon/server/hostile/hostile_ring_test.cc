@@ -1,11 +1,14 @@
 // What a process may do to the rings that it has with the daemon.
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "daemon/wire/ring/futex.h"
@@ -106,6 +109,25 @@ TEST_F(HostileRingTest, PagesThatAreTakenOutAreItsOwnLoss) {
       job.rings().requests.words->written += 8;
     }
   }
+}
+
+// What it had written by then is heard, and no more.
+TEST_F(HostileRingTest, WhoHasGoneAndWritesOnIsHeardNoMore) {
+  RawJob job(daemon_);
+  std::atomic<bool> ends = false;
+  std::thread writes([&] {
+    JobRequests requests;
+    requests.requests.resize(1);
+    for (uint64_t number = 1; !ends; ++number) {
+      requests.requests[0] = StatsRequest{{.number = number}};
+      job.Write(*Encode({.body = requests}));
+    }
+  });
+  EXPECT_EQ(shutdown(job.socket().descriptor(), SHUT_WR), 0);
+  EXPECT_TRUE(
+      daemon_.WaitUntil([&] { return UsedMemory(daemon_) == kHostileMemory; }));
+  ends = true;
+  writes.join();
 }
 
 TEST_F(HostileRingTest, TheRingsKeepTheirSize) {
