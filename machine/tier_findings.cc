@@ -6,7 +6,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/bytes.h"
-#include "base/shell_word.h"
+#include "base/text/shell_word.h"
 #include "machine/findings.h"
 
 namespace terrace {

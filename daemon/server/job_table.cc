@@ -12,6 +12,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/text/utf8.h"
 #include "daemon/config/user_names.h"
 #include "terrace/version.h"
 #include "tiers/memory/host_arena.h"
@@ -65,26 +66,9 @@ JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
 // characters.
 bool IsText(absl::string_view text) {
   while (!text.empty()) {
-    const auto first = static_cast<unsigned char>(text.front());
-    const size_t size = first < 0x80                    ? 1
-                        : first >= 0xc2 && first < 0xe0 ? 2
-                        : first >= 0xe0 && first < 0xf0 ? 3
-                        : first >= 0xf0 && first < 0xf5 ? 4
-                                                        : 0;
-    if (size == 0 || size > text.size()) return false;
-    uint32_t point = size == 1 ? first : first & (0xff >> (size + 1));
-    for (const char each : text.substr(1, size - 1)) {
-      const auto byte = static_cast<unsigned char>(each);
-      if ((byte & 0xc0) != 0x80) return false;
-      point = point << 6 | (byte & 0x3f);
-    }
-    const bool is_control = point < 0x20 || (point >= 0x7f && point < 0xa0);
-    const bool is_overlong =
-        (size == 3 && point < 0x800) ||
-        (size == 4 && (point < 0x10000 || point > 0x10ffff));
-    const bool is_surrogate = point >= 0xd800 && point < 0xe000;
-    if (is_control || is_overlong || is_surrogate) return false;
-    text.remove_prefix(size);
+    const Utf8Character first = FirstCharacterOf(text);
+    if (first.bytes == 0 || IsControl(first.point)) return false;
+    text.remove_prefix(first.bytes);
   }
   return true;
 }

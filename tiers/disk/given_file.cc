@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/io_fault.h"
-#include "base/shell_word.h"
 #include "base/status_macros.h"
 #include "base/system/file_lock.h"
+#include "base/text/shell_word.h"
 #include "tiers/disk/given_mark.h"
 #include "tiers/memory/page_buffer.h"
 #include "tiers/system_error.h"
