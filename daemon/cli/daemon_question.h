@@ -3,7 +3,6 @@
 
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,18 +30,12 @@ inline constexpr absl::Duration kAnswerPatience = absl::Seconds(10);
 // where there is none, to the system's. Errors are PacketSocket::Connect's.
 absl::StatusOr<PacketSocket> ConnectToDaemon(const Arguments& arguments);
 
-// The one answer that the question has. Errors are AskOver's; Internal: the
-// daemon answered with something else.
+// The one answer that the question has. Errors are AskFor's.
 template <typename Answer>
 absl::StatusOr<Answer> AskOne(PacketSocket& socket, EnvelopeBody question,
                               absl::Duration patience = kAnswerPatience) {
-  absl::StatusOr<Answered> answered =
-      AskOver(socket, std::move(question), SystemClock().Now() + patience);
-  if (!answered.ok()) return answered.status();
-  if (auto* const answer = std::get_if<Answer>(&answered->body)) {
-    return std::move(*answer);
-  }
-  return absl::InternalError("the daemon answered with something else");
+  return AskFor<Answer>(socket, std::move(question),
+                        SystemClock().Now() + patience);
 }
 
 // The same over a connection of its own.

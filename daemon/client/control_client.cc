@@ -58,16 +58,4 @@ absl::StatusOr<std::string> SocketPathOf(absl::string_view address) {
                    "unix:/run/terrace/control.sock"));
 }
 
-absl::StatusOr<DaemonStatus> AskStatus(const std::string& path,
-                                       absl::Time deadline) {
-  TERRACE_ASSIGN_OR_RETURN(PacketSocket socket,
-                           PacketSocket::Connect(path, deadline));
-  TERRACE_ASSIGN_OR_RETURN(Answered answered,
-                           AskOver(socket, StatusRequest(), deadline));
-  if (auto* const status = std::get_if<DaemonStatus>(&answered.body)) {
-    return std::move(*status);
-  }
-  return absl::InternalError("the daemon answered with something else");
-}
-
 }  // namespace terrace

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -32,10 +34,18 @@ struct Answered {
 absl::StatusOr<Answered> AskOver(PacketSocket& socket, EnvelopeBody body,
                                  absl::Time deadline);
 
-// How the daemon is that listens there; the deadline is SystemClock()'s.
-// Errors: those of PacketSocket::Connect and Await; the daemon's refusal, as it
-// is; Internal: an answer to something else.
-absl::StatusOr<DaemonStatus> AskStatus(const std::string& path,
-                                       absl::Time deadline);
+// The same of a question that has one answer. Internal also: the daemon
+// answered with something else.
+template <typename Answer>
+absl::StatusOr<Answer> AskFor(PacketSocket& socket, EnvelopeBody question,
+                              absl::Time deadline) {
+  absl::StatusOr<Answered> answered =
+      AskOver(socket, std::move(question), deadline);
+  if (!answered.ok()) return answered.status();
+  if (auto* const answer = std::get_if<Answer>(&answered->body)) {
+    return std::move(*answer);
+  }
+  return absl::InternalError("the daemon answered with something else");
+}
 
 }  // namespace terrace

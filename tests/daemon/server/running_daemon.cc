@@ -95,6 +95,13 @@ bool RunningDaemon::WaitUntilTold(const std::string& words) {
 
 bool RunningDaemon::Serves() { return WaitUntilTold("READY=1"); }
 
+absl::StatusOr<DaemonStatus> AskStatus(const std::string& path,
+                                       absl::Time deadline) {
+  absl::StatusOr<PacketSocket> socket = PacketSocket::Connect(path, deadline);
+  if (!socket.ok()) return socket.status();
+  return AskFor<DaemonStatus>(*socket, StatusRequest(), deadline);
+}
+
 absl::StatusOr<DaemonStatus> RunningDaemon::Status() const {
   return AskStatus(socket_, Soon());
 }

@@ -26,6 +26,10 @@
 namespace terrace {
 
 // The latest that anything here takes.
+// How the daemon is that listens there.
+absl::StatusOr<DaemonStatus> AskStatus(const std::string& path,
+                                       absl::Time deadline);
+
 inline absl::Time Soon() { return SystemClock().Now() + absl::Seconds(30); }
 
 class RunningDaemon {
