@@ -2,6 +2,10 @@
 // hold whatever it does: others are undisturbed, and nothing is left of it.
 #pragma once
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -186,6 +190,16 @@ class HostileJobTest : public testing::Test {
     other_ = *std::move(other);
     kept_ = *RegisterOf(*other_, "kept", 4096);
     ASSERT_TRUE(FillOf(*other_, kept_, 7));
+  }
+  // A file that the daemon has given keeps its size and its seals.
+  static void ExpectFixedSize(const OwnDescriptor& file) {
+    const int fd = file.get();
+    EXPECT_EQ(ftruncate(fd, 0), -1);
+    EXPECT_EQ(errno, EPERM);
+    EXPECT_EQ(ftruncate(fd, 1 << 30), -1);
+    EXPECT_EQ(errno, EPERM);
+    EXPECT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), -1);
+    EXPECT_EQ(errno, EPERM);
   }
   // Others are undisturbed, and nothing is left of the process.
   void TearDown() override {
