@@ -57,6 +57,9 @@ class Tier : public Reserver {
   virtual absl::StatusOr<std::optional<Reservation>> Allocate(
       int64_t size_bytes, bool must) = 0;
   virtual void ForgetRefusals() {}
+  // That range itself, as a runtime before this one had it. Empty: it is not
+  // there, or not free, or the tier keeps nothing of another runtime's.
+  virtual Reservation TakeAt(const Extent& /*range*/) { return {}; }
   // A range of it and the free bytes that touch it, where the tier knows.
   virtual Extent WithFreeBeside(const Extent& range) const { return range; }
 

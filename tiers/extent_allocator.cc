@@ -73,20 +73,25 @@ std::optional<Extent> ExtentAllocator::TryAllocate(int64_t size_bytes,
   return std::nullopt;
 }
 
-void ExtentAllocator::Withhold(Extent range) {
-  TERRACE_CHECK(range.offset >= 0 && range.size_bytes > 0 &&
-                Padding(range.offset, granularity_) == 0 &&
-                Padding(range.size_bytes, granularity_) == 0);
+void ExtentAllocator::Withhold(Extent range) { TERRACE_CHECK(TryTake(range)); }
+
+bool ExtentAllocator::TryTake(Extent range) {
+  const bool is_range = range.offset >= 0 && range.size_bytes > 0 &&
+                        range.size_bytes <= capacity_ &&
+                        Padding(range.offset, granularity_) == 0 &&
+                        Padding(range.size_bytes, granularity_) == 0;
+  if (!is_range) return false;
   auto around = free_.upper_bound(range.offset);
-  TERRACE_CHECK(around != free_.begin());
+  if (around == free_.begin()) return false;
   const auto [offset, size_bytes] = *--around;
   const int64_t end = offset + size_bytes;
-  TERRACE_CHECK(range.end() <= end);
+  if (range.offset > end - range.size_bytes) return false;
   RemoveFree(around);
   if (range.offset > offset) AddFree(offset, range.offset - offset);
   if (end > range.end()) AddFree(range.end(), end - range.end());
   allocated_[range.offset] = range.size_bytes;
   used_ += range.size_bytes;
+  return true;
 }
 
 void ExtentAllocator::Free(Extent extent) {

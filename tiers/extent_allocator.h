@@ -32,6 +32,9 @@ class ExtentAllocator {
   // Never hands that range out, which must be free: it counts as used.
   // TERRACE_CHECKs that it is of whole units.
   void Withhold(Extent range);
+  // That range itself, which is allocated from then on. False: it is not of
+  // whole units, or not all of it is free.
+  bool TryTake(Extent range);
   // TERRACE_CHECKs that exactly this extent is allocated.
   void Free(Extent extent);
   // Adds free bytes at the end.
@@ -41,6 +44,11 @@ class ExtentAllocator {
   int64_t used_bytes() const { return used_; }
   int64_t free_bytes() const { return capacity_ - used_; }
   int64_t largest_free_bytes() const;
+  // `visit(const Extent&)` of each free range.
+  template <typename Visit>
+  void ForEachFree(const Visit& visit) const {
+    for (const auto& [offset, size] : free_) visit(Extent{offset, size});
+  }
   // The range and the free bytes that touch it: one range.
   Extent WithFreeBeside(Extent range) const;
   // Free bytes at the very end, which growth would add to.

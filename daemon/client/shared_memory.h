@@ -20,6 +20,9 @@ inline absl::Duration PopulationPatience(int64_t bytes) {
                        static_cast<double>(std::max<int64_t>(bytes, 0)));
 }
 
+// 0: it is none.
+uint64_t FileNumberOf(const OwnDescriptor& file);
+
 class SharedMemory {
  public:
   // Maps `file_bytes`, of which the first `used_bytes` have memory.
@@ -33,12 +36,15 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&& other) = delete;
 
   absl::Span<std::byte> bytes() const { return bytes_; }
+  // Of its file, which no other that is there has.
+  uint64_t file_number() const { return file_number_; }
 
  private:
   explicit SharedMemory(absl::Span<std::byte> bytes) : bytes_(bytes) {}
 
   const Process process_;
   absl::Span<std::byte> bytes_;
+  uint64_t file_number_ = 0;
 };
 
 }  // namespace terrace

@@ -82,6 +82,8 @@ class FaultDiskFile final : public DiskFile {
     return tier_->Allocate(size_bytes);
   }
   void Free(Extent extent) override { tier_->Free(extent); }
+  bool TakeAt(const Extent& range) override { return tier_->TakeAt(range); }
+  std::optional<KeptFile> Keep() const override { return tier_->Keep(); }
 
   absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const override {
     const int64_t need = used_bytes() + size_bytes - grown_bytes_;

@@ -34,6 +34,7 @@ class ScriptedDiskFile final : public DiskFile {
     return space_.Allocate(size_bytes);
   }
   void Free(Extent extent) override { space_.Free(extent); }
+  bool TakeAt(const Extent& range) override { return space_.TryTake(range); }
   absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const override {
     const int64_t lacking = size_bytes - space_.free_tail_bytes();
     if (capacity_bytes() + lacking > most_bytes_) {

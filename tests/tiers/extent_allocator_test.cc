@@ -288,6 +288,31 @@ TEST(ExtentAllocatorTest, WhatIsWithheldIsNeverHandedOut) {
   EXPECT_EQ(space.free_bytes(), 7 * 4096);
 }
 
+TEST(ExtentAllocatorTest, ARangeIsTakenWhereAllOfItIsFree) {
+  ExtentAllocator space(10 * 4096);
+  EXPECT_TRUE(space.TryTake({2 * 4096, 3 * 4096}));
+  for (const Extent& each : std::vector<Extent>{{4096, 2 * 4096},
+                                                {4 * 4096, 4096},
+                                                {3 * 4096, 4096},
+                                                {9 * 4096, 2 * 4096},
+                                                {10 * 4096, 4096},
+                                                {-4096, 4096},
+                                                {0, 0},
+                                                {0, -4096},
+                                                {5, 4096},
+                                                {0, 5},
+                                                {4096, INT64_MAX - 4095},
+                                                {INT64_MAX - 4095, 4096}}) {
+    EXPECT_FALSE(space.TryTake(each)) << each.offset << ", " << each.size_bytes;
+    space.CheckInvariants();
+  }
+  EXPECT_TRUE(space.TryTake({0, 2 * 4096}));
+  EXPECT_TRUE(space.TryTake({5 * 4096, 5 * 4096}));
+  EXPECT_EQ(space.free_bytes(), 0);
+  space.Free({2 * 4096, 3 * 4096});
+  space.CheckInvariants();
+}
+
 TEST(ExtentAllocatorDeathTest, OnlyWhatIsFreeIsWithheld) {
   ExtentAllocator space(4 * 4096);
   ASSERT_TRUE(space.Allocate(2 * 4096).ok());

@@ -1,8 +1,8 @@
 #include "tiers/disk/disk_file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,12 +12,17 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/io_fault.h"
 #include "base/status_macros.h"
+#include "base/system/file_lock.h"
+#include "tiers/disk/file_holder.h"
 #include "tiers/disk/given_file.h"
 #include "tiers/disk/job_directory.h"
+#include "tiers/disk/job_files.h"
 #include "tiers/disk/state_file.h"
 #include "tiers/extent_allocator.h"
+#include "tiers/extent_header.h"
 #include "tiers/system_error.h"
 
 namespace terrace {
@@ -57,56 +62,6 @@ absl::Status OverBudget(const DiskFileInfo& info, int64_t size_bytes,
           " of the budget of ", budget_bytes, " are taken (EDQUOT)")),
       {EDQUOT, info.file});
 }
-
-// Whose file it is, and what becomes of it in the end.
-class Holder {
- public:
-  virtual ~Holder() = default;  // closes the file
-  virtual absl::Status Remove() = 0;
-  virtual void OnUse() {}  // an extent is there
-  // What killed jobs left beside it, as JobDirectory has it.
-  virtual bool reclaims() const { return false; }
-  virtual bool Reclaim() { return false; }
-  virtual bool MakeRoom() { return false; }
-};
-
-class DirectoryHolder final : public Holder {
- public:
-  DirectoryHolder(std::unique_ptr<JobDirectory> directory, OwnDescriptor state)
-      : directory_(std::move(directory)), state_(std::move(state)) {}
-
-  // The open file keeps its blocks until it is closed, so they are given back
-  // here; a transfer still in flight then hits no other file's bytes. Last, as
-  // it may have to wait for such a transfer.
-  absl::Status Remove() override {
-    if (!directory_->IsOwner()) return absl::OkStatus();
-    absl::Status status = directory_->Remove();
-    if (ftruncate(state_.get(), 0) != 0) {
-      status.Update(ErrnoError(directory_->state_file(),
-                               "cannot give back its space", errno));
-    }
-    return status;
-  }
-
-  bool reclaims() const override { return true; }
-  bool Reclaim() override { return directory_->Reclaim(); }
-  bool MakeRoom() override { return directory_->MakeRoom(); }
-
- private:
-  const std::unique_ptr<JobDirectory> directory_;  // goes after the file
-  const OwnDescriptor state_;
-};
-
-class GivenHolder final : public Holder {
- public:
-  explicit GivenHolder(std::unique_ptr<GivenFile> given)
-      : given_(std::move(given)) {}
-  absl::Status Remove() override { return given_->Remove(); }
-  void OnUse() override { given_->Keep(); }
-
- private:
-  const std::unique_ptr<GivenFile> given_;
-};
 
 // What of a file extents may take.
 struct Usable {
@@ -152,7 +107,7 @@ int64_t FileSystemBytes(const std::string& path) {
 
 class FileDiskTier : public DiskFile {
  public:
-  FileDiskTier(std::unique_ptr<Holder> holder, int fd, DiskFileInfo info,
+  FileDiskTier(std::unique_ptr<FileHolder> holder, int fd, DiskFileInfo info,
                Usable usable, int64_t segment_bytes)
       : segment_bytes_(segment_bytes),
         holder_(std::move(holder)),
@@ -175,6 +130,7 @@ class FileDiskTier : public DiskFile {
   }
 
   void Free(Extent extent) override { extents_.Free(extent); }
+  bool TakeAt(const Extent& range) override { return extents_.TryTake(range); }
 
   // By what is needed and a share more.
   absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const override {
@@ -225,6 +181,14 @@ class FileDiskTier : public DiskFile {
     return extents_.used_bytes() - kept_bytes_;
   }
   const DiskFileInfo& info() const override { return info_; }
+  std::optional<KeptFile> Keep() const override {
+    std::optional<KeptFile> kept = holder_->Keep();
+    if (!kept.has_value()) return kept;
+    kept->direct_io = info_.direct_io;
+    kept->alignment = info_.alignment;
+    kept->seal_id = info_.seal_id;
+    return kept;
+  }
 
   bool reclaims() const override { return holder_->reclaims(); }
   bool Reclaim() override { return holder_->Reclaim(); }
@@ -237,7 +201,7 @@ class FileDiskTier : public DiskFile {
   }
 
   const int64_t segment_bytes_;
-  const std::unique_ptr<Holder> holder_;
+  const std::unique_ptr<FileHolder> holder_;
   const int fd_;  // the holder's
   const DiskFileInfo info_;
   const bool grows_;
@@ -262,6 +226,7 @@ class MemoryDiskTier : public DiskFile {
   }
 
   void Free(Extent extent) override { extents_.Free(extent); }
+  bool TakeAt(const Extent& range) override { return extents_.TryTake(range); }
 
   absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const override {
     return Full(info_, extents_, size_bytes);
@@ -311,9 +276,9 @@ absl::StatusOr<std::unique_ptr<DiskFile>> OpenDiskFile(
         Within({given->begin_bytes(), given->end_bytes(), !given->is_device()},
                options.budget_bytes);
     const StateFile file = given->file();
-    return std::make_unique<FileDiskTier>(
-        std::make_unique<GivenHolder>(std::move(given)), file.fd,
-        InfoOf(options, options.path, file), usable, options.segment_bytes);
+    return std::make_unique<FileDiskTier>(HoldGiven(std::move(given)), file.fd,
+                                          InfoOf(options, options.path, file),
+                                          usable, options.segment_bytes);
   }
   TERRACE_RETURN_IF_ERROR(CheckBudget(options, FileSystemBytes(options.path)));
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<JobDirectory> directory,
@@ -327,13 +292,52 @@ absl::StatusOr<std::unique_ptr<DiskFile>> OpenDiskFile(
     made = MakeStateFile(directory->fd(), name, opened);
   }
   TERRACE_ASSIGN_OR_RETURN(const StateFile file, std::move(made));
+  // It is held as long as any transfer has the file: who reopens it waits for
+  // that. The directory's own lock is held without, too.
+  if (!TryLock(file.fd)) {
+    return ErrnoError(name, "the file cannot be locked", errno);
+  }
   DiskFileInfo info = InfoOf(options, name, file);
   info.jobs_elsewhere = elsewhere;
+  info.seal_id = NewSealId();
   return std::make_unique<FileDiskTier>(
-      std::make_unique<DirectoryHolder>(std::move(directory),
-                                        std::move(opened)),
-      file.fd, std::move(info), Within({}, options.budget_bytes),
-      options.segment_bytes);
+      HoldDirectory(std::move(directory), std::move(opened)), file.fd,
+      std::move(info), Within({}, options.budget_bytes), options.segment_bytes);
+}
+
+absl::StatusOr<std::unique_ptr<DiskFile>> ReopenDiskFile(
+    const DiskFileOptions& options, KeptFile kept, absl::Time deadline) {
+  TERRACE_ASSIGN_OR_RETURN(
+      std::unique_ptr<JobDirectory> directory,
+      JobDirectory::Reopen(options.path, kept.name, std::move(kept.lock)));
+  const std::string name = directory->state_file();
+  OwnDescriptor state = OwnDescriptor::OpenAt(
+      directory->fd(), kJobStateName,
+      O_RDWR | O_NOFOLLOW | O_CLOEXEC | (kept.direct_io ? O_DIRECT : 0));
+  struct stat found = {};
+  if (!state.ok() || fstat(state.get(), &found) != 0) {
+    return ErrnoError(name, "cannot be opened again", errno);
+  }
+  if (!LockWithin(state.get(), deadline - SystemClock().Now())) {
+    if (errno != EWOULDBLOCK) {
+      return ErrnoError(name, "the file cannot be locked", errno);
+    }
+    return absl::DeadlineExceededError(absl::StrCat(
+        name, ": transfers of the process that had it have not ended"));
+  }
+  const StateFile file = {.fd = state.get(),
+                          .direct_io = kept.direct_io,
+                          .direct_io_reason = "as it was",
+                          .alignment = kept.alignment};
+  DiskFileInfo info = InfoOf(options, name, file);
+  info.jobs_elsewhere = directory->jobs_elsewhere();
+  info.seal_id = kept.seal_id;
+  Usable usable = Within({}, options.budget_bytes);
+  usable.end = RoundDown(found.st_size, kBlockBytes);
+  directory->Own();
+  return std::make_unique<FileDiskTier>(
+      HoldDirectory(std::move(directory), std::move(state)), file.fd,
+      std::move(info), usable, options.segment_bytes);
 }
 
 std::unique_ptr<DiskFile> MakeMemoryDiskFile(int device,

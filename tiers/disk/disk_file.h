@@ -14,12 +14,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/bytes.h"
+#include "tiers/disk/kept_file.h"
 #include "tiers/extent.h"
 
 namespace terrace {
@@ -35,6 +38,9 @@ struct DiskFileInfo {
   int64_t alignment = kBlockBytes;  // of memory, offset and length
   int64_t budget_bytes = kNoBudget;
   std::vector<std::string> jobs_elsewhere;  // JobDirectory's
+  // Of a directory's file that may be kept beyond the process: in the headers
+  // of what it holds; 0: it holds nothing, and any number will do.
+  uint64_t seal_id = 0;
 };
 
 // What a tier's file gets at its end.
@@ -52,6 +58,8 @@ class DiskFile {
   // for it; names path and bytes.
   virtual absl::StatusOr<Extent> Allocate(int64_t size_bytes) = 0;
   virtual void Free(Extent extent) = 0;
+  // That range itself. False: it is not there, or not free.
+  virtual bool TakeAt(const Extent& /*range*/) { return false; }
 
   // What the file lacks for such an extent. ResourceExhausted: it cannot grow
   // by that much; with EDQUOT where the budget ends (as a quota does, since the
@@ -75,6 +83,9 @@ class DiskFile {
   virtual int64_t capacity_bytes() const = 0;  // preallocated
   virtual int64_t used_bytes() const = 0;
   virtual const DiskFileInfo& info() const = 0;
+  // How it is found again once this process has gone; with a descriptor of the
+  // same lock. Nullopt: it goes with the process.
+  virtual std::optional<KeptFile> Keep() const { return std::nullopt; }
 
   // Removes the job's file and directory and gives back their space; of a
   // given file its space. The destructor does so too for a directory, and takes
@@ -92,6 +103,14 @@ struct DiskFileOptions {
 
 absl::StatusOr<std::unique_ptr<DiskFile>> OpenDiskFile(
     const DiskFileOptions& options);
+
+// What another process has left on the path, with all that it holds; nobody
+// else has it. What that process had under way there has ended by then.
+// NotFound: it is gone; InvalidArgument: the lock is another's;
+// DeadlineExceeded: what is under way there has not ended by `deadline`, which
+// is SystemClock()'s.
+absl::StatusOr<std::unique_ptr<DiskFile>> ReopenDiskFile(
+    const DiskFileOptions& options, KeptFile kept, absl::Time deadline);
 
 // Space of device `device` of a memory engine.
 std::unique_ptr<DiskFile> MakeMemoryDiskFile(int device,

@@ -17,7 +17,8 @@ DiskTier::DiskTier(DiskTierParts parts)
       events_(std::move(parts.events)),
       clock_(*parts.clock),
       patience_(parts.patience),
-      seal_id_(NewSealId()) {
+      seal_id_(file_->info().seal_id != 0 ? file_->info().seal_id
+                                          : NewSealId()) {
   if (file_->reclaims()) StartReclaim();
 }
 
@@ -47,6 +48,12 @@ absl::StatusOr<std::optional<Reservation>> DiskTier::Allocate(
   if (!growth.ok()) return growth.status();
   StartGrowth(*growth, must);
   return std::optional<Reservation>();
+}
+
+Reservation DiskTier::TakeAt(const Extent& range) {
+  if (!file_->TakeAt(range)) return {};
+  peak_bytes_ = std::max(peak_bytes_, file_->used_bytes());
+  return {this, range};
 }
 
 void DiskTier::Free(Extent extent) {

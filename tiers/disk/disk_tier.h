@@ -42,12 +42,13 @@ class DiskTier final : public Tier {
   const DiskFileInfo& info() const { return file_->info(); }
   TierKind kind() const override { return TierKind::kDisk; }
   TierSpec spec() const override;
-  // Random: a header says where it was written.
+  // Random, or as it was: a header says where it was written.
   std::optional<uint64_t> seal_id() const override { return seal_id_; }
   TierUsage usage() const override;
 
   absl::StatusOr<std::optional<Reservation>> Allocate(int64_t size_bytes,
                                                       bool must) override;
+  Reservation TakeAt(const Extent& range) override;
   void Free(Extent extent) override;
   void ForgetRefusals() override { refused_growth_ = false; }
   std::byte* Address(const Extent&) override { return nullptr; }

@@ -118,6 +118,48 @@ absl::StatusOr<bool> JobDirectory::TryToMake() {
       ErrnoError(Path(path_), "cannot look for its lock", errno, path_));
 }
 
+absl::StatusOr<std::unique_ptr<JobDirectory>> JobDirectory::Reopen(
+    const std::string& path, const std::string& name, OwnDescriptor lock) {
+  std::unique_ptr<JobDirectory> job(new JobDirectory);
+  job->path_ = path;
+  job->name_ = name;
+  job->opened_path_ =
+      OwnDescriptor::Open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (!job->opened_path_.ok()) {
+    return ErrnoError(Path(path), "cannot open directory", errno, path);
+  }
+  constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  if (IsJobName(name)) {
+    job->directory_ =
+        OwnDescriptor::OpenAt(job->opened_path_.get(), name, kFlags);
+  }
+  struct stat there = {};
+  struct stat held = {};
+  const bool is_there =
+      job->directory_.ok() &&
+      fstatat(job->fd(), kJobLockName, &there, AT_SYMLINK_NOFOLLOW) == 0;
+  if (!is_there) {
+    return absl::NotFoundError(
+        absl::StrCat(Path(path), ": the directory ", name, " is gone"));
+  }
+  const bool is_same = fstat(lock.get(), &held) == 0 &&
+                       held.st_ino == there.st_ino &&
+                       held.st_dev == there.st_dev && TryLock(lock.get());
+  if (!is_same) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Path(path), ": the lock of the directory ", name, " is another's"));
+  }
+  job->lock_ = std::move(lock);
+  job->stale_.emplace(job->opened_path_.get());
+  return job;
+}
+
+OwnDescriptor JobDirectory::ShareLock() const {
+  const ForkPause pause;
+  const int fd = fcntl(lock_.get(), F_DUPFD_CLOEXEC, 0);
+  return fd < 0 ? OwnDescriptor() : OwnDescriptor::Of(fd);
+}
+
 JobDirectory::~JobDirectory() {
   if (made_ && IsOwner()) {
     RemoveJobFiles(opened_path_.get(), fd(), name_);

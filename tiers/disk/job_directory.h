@@ -35,6 +35,13 @@ class JobDirectory {
   // host; Unavailable: its file system has no locks.
   static absl::StatusOr<std::unique_ptr<JobDirectory>> Create(
       const std::string& path);
+  // Another process's, which has gone: `lock` is what that one held it by. It
+  // stays what it is until Own.
+  // NotFound: it is not there any more; InvalidArgument: its lock is another.
+  static absl::StatusOr<std::unique_ptr<JobDirectory>> Reopen(
+      const std::string& path, const std::string& name, OwnDescriptor lock);
+  // From here on it is this job's, and goes with it.
+  void Own() { made_ = true; }
   // Removes the directory unless Remove did.
   ~JobDirectory();
   JobDirectory(const JobDirectory&) = delete;
@@ -42,6 +49,10 @@ class JobDirectory {
 
   int fd() const { return directory_.get(); }
   std::string state_file() const;
+  const std::string& name() const { return name_; }
+  // Another descriptor of its lock, which holds it as well. None: there is none
+  // to be had.
+  OwnDescriptor ShareLock() const;
 
   // What killed jobs left on the path, until Remove: stale_jobs.h.
   bool Reclaim() { return stale_->RemoveSome(); }

@@ -38,6 +38,10 @@ Reservation DramTier::TryAllocate(int64_t size_bytes) {
   return extent.has_value() ? Reserve(*extent) : Reservation();
 }
 
+Reservation DramTier::TakeAt(const Extent& range) {
+  return space_.TryTake(range) ? Reserve(range) : Reservation();
+}
+
 Reservation DramTier::Reserve(const Extent& extent) {
   peak_bytes_ = std::max(peak_bytes_, space_.used_bytes());
   return {this, extent};

@@ -31,6 +31,7 @@ class DramTier final : public Tier {
                                                       bool must) override;
   // Empty: there is no room now.
   Reservation TryAllocate(int64_t size_bytes);
+  Reservation TakeAt(const Extent& range) override;
   void Free(Extent extent) override;
   Extent WithFreeBeside(const Extent& range) const override {
     return space_.WithFreeBeside(range);

@@ -19,6 +19,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/system/memory_file.h"
 #include "base/threads/own_thread.h"
 #include "terrace/machine.h"
 #include "tiers/memory/process_memory.h"
@@ -120,8 +121,8 @@ absl::Status StayedOnNode(int64_t size_bytes, int required,
       ": movable memory, which daxctl online-memory --no-movable mends"));
 }
 
-absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
-    const HostArenaOptions& options) {
+absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Reserve(
+    const HostArenaOptions& options, int64_t available_bytes) {
   constexpr int64_t kGuardBytes = kBlockBytes;
   constexpr int64_t kSlackBytes = kHugePageBytes + 2 * kGuardBytes;
   if (options.size_bytes <= 0 ||
@@ -143,11 +144,9 @@ absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
   const int64_t growth = RoundUp(options.growth_bytes, kBlockBytes);
   const int64_t spill =
       options.shared ? RoundUp(options.spill_bytes, kBlockBytes) : 0;
-  // Asked before, as the kernel's answer to too much is to kill.
-  const int64_t available = AvailableMemoryBytes();
-  if (size > available) {
+  if (size > available_bytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(Arena(size), ": only ", available,
+        absl::StrCat(Arena(size), ": only ", available_bytes,
                      " bytes of memory are available to this process"));
   }
   // The rest of the reservation stays inaccessible: it aligns the arena,
@@ -171,12 +170,37 @@ absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
   arena->begin_ = arena->bytes_.data();
   arena->spill_ = {size + growth, spill};
   arena->huge_pages_ = options.huge_pages;
+  return arena;
+}
+
+absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(
+    const HostArenaOptions& options) {
+  // Asked before, as the kernel's answer to too much is to kill.
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<HostArena> arena,
+                           Reserve(options, AvailableMemoryBytes()));
   if (options.shared) {
-    TERRACE_RETURN_IF_ERROR(
-        arena->MapMemoryFile(arena->begin_, size + growth + spill));
+    TERRACE_RETURN_IF_ERROR(arena->TakeMemoryFile(
+        MakeMemoryFile("terrace-arena", arena->spill_.end())));
   }
   TERRACE_RETURN_IF_ERROR(arena->Build(options));
-  if (spill > 0) TERRACE_RETURN_IF_ERROR(arena->MapSpill());
+  if (arena->spill_.size_bytes > 0) TERRACE_RETURN_IF_ERROR(arena->MapSpill());
+  return arena;
+}
+
+absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Reopen(
+    const HostArenaOptions& options, OwnDescriptor memory_file) {
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<HostArena> arena,
+                           Reserve(options, /*available_bytes=*/INT64_MAX));
+  if (!IsMemoryFile(memory_file, arena->spill_.end())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Arena(arena->spill_.end()),
+                     ": the memory file has another size, or it may change"));
+  }
+  TERRACE_RETURN_IF_ERROR(arena->TakeMemoryFile(std::move(memory_file)));
+  arena->asked_node_ =
+      options.numa_node >= 0 ? options.numa_node : options.preferred_node;
+  TERRACE_RETURN_IF_ERROR(arena->Open(arena->bytes_));
+  if (arena->spill_.size_bytes > 0) TERRACE_RETURN_IF_ERROR(arena->MapSpill());
   return arena;
 }
 
@@ -256,26 +280,17 @@ void HostArena::EmptySpill(const Extent& range) {
   madvise(area.data(), area.size(), MADV_REMOVE);
 }
 
-// Nobody else can shrink the file, which would make an access here a fault, nor
-// enlarge it beyond what was counted for it.
-absl::Status HostArena::MapMemoryFile(std::byte* begin, int64_t size_bytes) {
-  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  {
-    const ForkPause pause;
-    memory_file_ = OwnDescriptor::Of(
-        memfd_create("terrace-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+absl::Status HostArena::TakeMemoryFile(OwnDescriptor file) {
+  const int64_t size = spill_.end();
+  const bool is_mapped =
+      file.ok() && mmap(begin_, static_cast<size_t>(size), PROT_NONE,
+                        MAP_SHARED | MAP_FIXED, file.get(), 0) != MAP_FAILED;
+  if (!is_mapped) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Arena(size), ": no memory file: ", ErrnoName(errno)));
   }
-  const int fd = memory_file_.get();
-  const bool made = fd >= 0 && fchmod(fd, S_IRUSR | S_IWUSR) == 0 &&
-                    ftruncate(fd, size_bytes) == 0 &&
-                    fcntl(fd, F_ADD_SEALS, kSeals) == 0 &&
-                    mmap(begin, static_cast<size_t>(size_bytes), PROT_NONE,
-                         MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
-  if (!made) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        Arena(size_bytes), ": no memory file: ", ErrnoName(errno)));
-  }
-  memory_file_bytes_ = size_bytes;
+  memory_file_ = std::move(file);
+  memory_file_bytes_ = size;
   return absl::OkStatus();
 }
 
@@ -304,6 +319,11 @@ absl::Status HostArena::Build(const HostArenaOptions& options) {
 // A policy steers later faults only, and pinned pages cannot move: so bind,
 // then advise, then populate, then look.
 absl::Status HostArena::Commit(absl::Span<std::byte> area) {
+  TERRACE_RETURN_IF_ERROR(Open(area));
+  return Populate(area);
+}
+
+absl::Status HostArena::Open(absl::Span<std::byte> area) const {
   const auto size = static_cast<int64_t>(area.size());
   if (mprotect(area.data(), area.size(), PROT_READ | PROT_WRITE) != 0) {
     return absl::ResourceExhaustedError(
@@ -320,7 +340,7 @@ absl::Status HostArena::Commit(absl::Span<std::byte> area) {
     return absl::UnavailableError(absl::StrCat(
         Arena(size), ": cannot be kept from children: ", ErrnoName(errno)));
   }
-  return Populate(area);
+  return absl::OkStatus();
 }
 
 absl::Status HostArena::BindArea(absl::Span<std::byte> area) const {

@@ -57,6 +57,11 @@ class HostArena {
   // it).
   static absl::StatusOr<std::unique_ptr<HostArena>> Create(
       const HostArenaOptions& options);
+  // The same of a memory file that an arena of these options had, in a process
+  // that has gone: what lies in it is as it was. InvalidArgument: the file has
+  // another size, or one that may change.
+  static absl::StatusOr<std::unique_ptr<HostArena>> Reopen(
+      const HostArenaOptions& options, OwnDescriptor memory_file);
   ~HostArena();
   HostArena(const HostArena&) = delete;
   HostArena& operator=(const HostArena&) = delete;
@@ -104,10 +109,15 @@ class HostArena {
 
  private:
   HostArena() = default;
+  // Addresses for all that the options ask for, and nothing there.
+  static absl::StatusOr<std::unique_ptr<HostArena>> Reserve(
+      const HostArenaOptions& options, int64_t available_bytes);
   absl::Status Build(const HostArenaOptions& options);
   // Makes pages of the reserved addresses.
   absl::Status Commit(absl::Span<std::byte> area);
-  absl::Status MapMemoryFile(std::byte* begin, int64_t size_bytes);
+  absl::Status TakeMemoryFile(OwnDescriptor file);
+  // The pages of an area are there already, or come as they are touched.
+  absl::Status Open(absl::Span<std::byte> area) const;
   // Addresses of one mapping, however many ranges of them have memory.
   absl::Status MapSpill();
   absl::Span<std::byte> SpillAt(const Extent& range) const;

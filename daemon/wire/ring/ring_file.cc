@@ -1,15 +1,13 @@
 #include "daemon/wire/ring/ring_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <new>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/system/memory_file.h"
 #include "tiers/system_error.h"
 
 // Linux 5.14; absent from older C libraries' headers.
@@ -39,25 +37,12 @@ Rings Rings::In(absl::Span<std::byte> file) {
 }
 
 absl::StatusOr<RingFile> RingFile::Make() {
-  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   constexpr auto kSize = static_cast<size_t>(kRingFileBytes);
-  OwnDescriptor descriptor;
-  {
-    const ForkPause pause;
-    descriptor = OwnDescriptor::Of(
-        memfd_create("terrace-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  }
-  RingFile made(std::move(descriptor));
-  const int fd = made.file_.get();
-  void* mapped = MAP_FAILED;
-  const bool is_made = fd >= 0 && fchmod(fd, S_IRUSR | S_IWUSR) == 0 &&
-                       ftruncate(fd, kRingFileBytes) == 0 &&
-                       fcntl(fd, F_ADD_SEALS, kSeals) == 0 &&
-                       (mapped = mmap(nullptr, kSize, PROT_READ | PROT_WRITE,
-                                      MAP_SHARED, fd, 0)) != MAP_FAILED;
-  if (!is_made) return NoFile(errno);
-  made.bytes_ = absl::MakeSpan(static_cast<std::byte*>(mapped), kSize);
-  madvise(mapped, kSize, MADV_DONTFORK);
+  RingFile made(MakeMemoryFile("terrace-rings", kRingFileBytes));
+  if (!made.file_.ok()) return NoFile(errno);
+  std::byte* const mapped = MapMemoryFile(made.file_, kRingFileBytes);
+  if (mapped == nullptr) return NoFile(errno);
+  made.bytes_ = absl::MakeSpan(mapped, kSize);
   // A page that cannot be had is an error here, and a signal later.
   if (madvise(mapped, kSize, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
     return NoFile(errno);

@@ -16,6 +16,17 @@ absl::StatusOr<int64_t> SharedSpill::Take(int64_t size_bytes) {
   return populated;
 }
 
+bool SharedSpill::TakeAt(const Extent& range) {
+  return space_.TryTake(
+      {range.offset - arena_.spill().offset, range.size_bytes});
+}
+
+void SharedSpill::EmptyFree() {
+  space_.ForEachFree([this](const Extent& range) {
+    arena_.EmptySpill({arena_.spill().offset + range.offset, range.size_bytes});
+  });
+}
+
 void SharedSpill::Give(const Extent& range) {
   if (has_leaked_) return;
   arena_.EmptySpill(range);

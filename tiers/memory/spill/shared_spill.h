@@ -17,6 +17,9 @@ class SharedSpill final : public SpillSource {
   explicit SharedSpill(HostArena& arena);
 
   absl::StatusOr<int64_t> Take(int64_t size_bytes) override;
+  bool TakeAt(const Extent& range) override;
+  // What is not taken has no pages from here on, whoever has populated it.
+  void EmptyFree();
   void Give(const Extent& range) override;
   // As the arena is: what is given back keeps its pages.
   void Leak() override { has_leaked_ = true; }

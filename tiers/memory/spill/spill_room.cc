@@ -8,9 +8,17 @@ namespace terrace {
 
 absl::StatusOr<Reservation> SpillRoom::Allocate(int64_t size_bytes) {
   TERRACE_ASSIGN_OR_RETURN(const int64_t offset, source_->Take(size_bytes));
-  used_bytes_ += size_bytes;
+  return Reserve({offset, size_bytes});
+}
+
+Reservation SpillRoom::TakeAt(const Extent& range) {
+  return source_->TakeAt(range) ? Reserve(range) : Reservation();
+}
+
+Reservation SpillRoom::Reserve(const Extent& range) {
+  used_bytes_ += range.size_bytes;
   peak_bytes_ = std::max(peak_bytes_, used_bytes_);
-  return Reservation(this, {offset, size_bytes});
+  return {this, range};
 }
 
 void SpillRoom::Free(Extent extent) {

@@ -26,6 +26,9 @@ class SpillRoom final : public Reserver {
   TierId id() const override { return tier_; }
   // ResourceExhausted: that much memory is not available.
   absl::StatusOr<Reservation> Allocate(int64_t size_bytes);
+  // As SpillSource has it; empty: it cannot be had.
+  Reservation TakeAt(const Extent& range);
+  void EndTakeAt() { source_->EndTakeAt(); }
   void Free(Extent extent) override;
   // What is reserved is never unmapped: it may still be used.
   void Leak() { source_->Leak(); }
@@ -34,6 +37,9 @@ class SpillRoom final : public Reserver {
   int64_t peak_bytes() const { return peak_bytes_; }
 
  private:
+  // Of what was had.
+  Reservation Reserve(const Extent& range);
+
   const TierId tier_;
   const std::shared_ptr<SpillSource> source_;
   int64_t used_bytes_ = 0;
