@@ -100,9 +100,12 @@ IoQueueOptions QueueOptions(const IoWeights& weights,
 
 absl::StatusOr<std::vector<LocalPath>> OpenPaths(
     const Options& options, absl::Span<const TierSpec> disks,
-    const MachineTuning& tuning) {
+    const MachineTuning& tuning, std::vector<std::unique_ptr<DiskFile>> kept) {
   std::vector<LocalPath> paths;
-  for (const TierSpec& tier : disks) {
+  for (std::unique_ptr<DiskFile>& file : kept) {
+    paths.emplace_back().file = std::move(file);
+  }
+  for (const TierSpec& tier : disks.subspan(paths.size())) {
     DiskFileOptions disk;
     disk.path = tier.place;
     disk.budget_bytes = tier.budget_bytes;
@@ -200,17 +203,19 @@ absl::Status OpenMemory(const Options& options, const TierSpec& memory,
                         int preferred_node, int64_t growth_bytes,
                         std::optional<int64_t> shared_spill_bytes,
                         const std::vector<std::shared_ptr<Device>>& devices,
-                        std::shared_ptr<HostArena>* arena,
+                        OwnDescriptor* kept, std::shared_ptr<HostArena>* arena,
                         PinnedMapping* pinned) {
+  const HostArenaOptions asked = {
+      .size_bytes = RoundDown(memory.budget_bytes, kBlockBytes),
+      .growth_bytes = growth_bytes,
+      .huge_pages = options.huge_pages,
+      .numa_node = NodeOf(memory),
+      .preferred_node = preferred_node,
+      .shared = shared_spill_bytes.has_value(),
+      .spill_bytes = shared_spill_bytes.value_or(0)};
   TERRACE_ASSIGN_OR_RETURN(
-      *arena, HostArena::Create(
-                  {.size_bytes = RoundDown(memory.budget_bytes, kBlockBytes),
-                   .growth_bytes = growth_bytes,
-                   .huge_pages = options.huge_pages,
-                   .numa_node = NodeOf(memory),
-                   .preferred_node = preferred_node,
-                   .shared = shared_spill_bytes.has_value(),
-                   .spill_bytes = shared_spill_bytes.value_or(0)}));
+      *arena, kept != nullptr ? HostArena::Reopen(asked, std::move(*kept))
+                              : HostArena::Create(asked));
   if (devices.empty()) return absl::OkStatus();
   TERRACE_ASSIGN_OR_RETURN(*pinned,
                            devices.front()->Pin(*arena, (*arena)->bytes()));
@@ -230,7 +235,8 @@ absl::Status OpenOtherMemories(
     TERRACE_RETURN_IF_ERROR(OpenMemory(options, tier, /*preferred_node=*/-1,
                                        /*growth_bytes=*/0,
                                        /*shared_spill_bytes=*/std::nullopt,
-                                       devices, &memory.arena, &memory.pinned));
+                                       devices, /*kept=*/nullptr, &memory.arena,
+                                       &memory.pinned));
     parts->other_memories.push_back(std::move(memory));
   }
   return absl::OkStatus();
@@ -257,7 +263,8 @@ absl::StatusOr<std::unique_ptr<IoEngine>> OpenEngine(
 }  // namespace
 
 absl::StatusOr<LocalRuntimeParts> PartsOf(
-    const Options& options, std::optional<int64_t> shared_spill_bytes) {
+    const Options& options, std::optional<int64_t> shared_spill_bytes,
+    std::optional<KeptParts> kept) {
   TERRACE_RETURN_IF_ERROR(CheckOptions(options));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<TierSpec> tiers, TiersOf(options));
   const TierSpec& memory = tiers.front();
@@ -276,12 +283,16 @@ absl::StatusOr<LocalRuntimeParts> PartsOf(
                            OpenDevices(options, tiers, &parts));
   TERRACE_ASSIGN_OR_RETURN(parts.mapped,
                            OpenMapped(options, tiers, topology, tuning));
-  TERRACE_ASSIGN_OR_RETURN(parts.paths, OpenPaths(options, disks, tuning));
+  std::vector<std::unique_ptr<DiskFile>> files;
+  if (kept.has_value()) files = std::move(kept->files);
+  TERRACE_ASSIGN_OR_RETURN(parts.paths,
+                           OpenPaths(options, disks, tuning, std::move(files)));
   TERRACE_ASSIGN_OR_RETURN(parts.engine, OpenEngine(options, parts.paths));
   TERRACE_RETURN_IF_ERROR(
       OpenMemory(options, memory, NearestNode(topology, topology.cpus),
                  options.host_growth_bytes, shared_spill_bytes, devices,
-                 &parts.arena, &parts.pinned));
+                 kept.has_value() ? &kept->memory_file : nullptr, &parts.arena,
+                 &parts.pinned));
   TERRACE_RETURN_IF_ERROR(OpenOtherMemories(options, tiers, devices, &parts));
   parts.pool = options.thread_pool;
   if (!parts.pool.valid()) {

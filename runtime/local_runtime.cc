@@ -84,6 +84,7 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
     core.io_timeout = parts.io_timeout;
     core.transcript = parts.transcript;
     core.heartbeat = std::move(parts.heartbeat);
+    core.keeper = parts.keeper;
     mover_ = std::make_unique<Mover>(std::move(core));
     inbox_ = mover_->inbox();
     client_.emplace(clock_, inbox_, mover_->ports().Open(), std::move(bases));
@@ -145,6 +146,10 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
 
   absl::Status Close(Time deadline) override {
     return DoClose(clock_.FromWall(deadline), /*force=*/false);
+  }
+
+  absl::Status Restore(ClientId client, RuntimeImage image) override {
+    return client_->Restore(client, std::move(image));
   }
 
   ThreadPool thread_pool() const override { return executor_->pool(); }

@@ -74,6 +74,7 @@ struct LocalRuntimeParts {
   Transcript* transcript = nullptr;      // outlives the runtime; null: none
   std::string machine_profile;           // as Stats tells it
   std::shared_ptr<Heartbeat> heartbeat;  // the mover's; null: nobody looks
+  ImageKeeper* keeper = nullptr;         // outlives the runtime; null: none
   // False: nothing turns the crank but the test (or its clock), by mover().
   bool start_thread = true;
 };
@@ -88,6 +89,10 @@ class LocalRuntime : public Runtime, public TimedRuntime {
   virtual Mover& mover() = 0;
   // The first memory's, which lives as long as the runtime.
   virtual HostArena& arena() = 0;
+  // It goes on where another one was, whose memory and files it has, before
+  // anything else is asked of it; all of that is that client's. DataLoss: the
+  // image is none of these, and the runtime is of no use.
+  virtual absl::Status Restore(ClientId client, RuntimeImage image) = 0;
   // What the mover does not know of the Stats that it gives.
   virtual void AddOwnStats(Stats* stats) const = 0;
 };

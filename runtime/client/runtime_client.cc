@@ -86,6 +86,15 @@ absl::Status RuntimeClient::Grow(int64_t bytes) const {
   return question.AwaitStatus(clock_);
 }
 
+absl::Status RuntimeClient::Restore(ClientId client, RuntimeImage image) const {
+  if (!IsOwnProcess()) return Closed();
+  Question question(*port_);
+  if (!inbox_->Post(RestoreRequest{question.id(), client, std::move(image)})) {
+    return Closed();
+  }
+  return question.AwaitStatus(clock_);
+}
+
 absl::Status RuntimeClient::Close(absl::Time deadline, bool force,
                                   absl::Duration patience) const {
   if (!IsOwnProcess()) return Closed();

@@ -68,6 +68,8 @@ class RuntimeClient {
   }
   // As the runtime's owner: its memory has so many more bytes.
   absl::Status Grow(int64_t bytes) const;
+  // Likewise: all that the image has is that client's.
+  absl::Status Restore(ClientId client, RuntimeImage image) const;
   // Likewise; `deadline` is by the clock. OK: it is closed already.
   // DeadlineExceeded also where there is no answer for `patience` after it.
   absl::Status Close(absl::Time deadline, bool force,

@@ -3,6 +3,7 @@
 // shared between their threads and its own.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -57,6 +58,11 @@ class Inbox final : public PinOwner, public TierEvents {
   // take their place where these are many.
   bool PostTouch(TouchRequest touch);
 
+  // The last message that the mover has heard: what it says to a keeper
+  // (runtime/tensor/image_keeper.h) is kept.
+  void NoteHeard(uint64_t number) { heard_ = number; }
+  uint64_t heard() const { return heard_; }
+
   // Mover: everything that has arrived; returns the last one's number.
   uint64_t Drain(std::deque<Message>* messages);
   // No message is accepted from here on, and wake is not called any more.
@@ -80,6 +86,7 @@ class Inbox final : public PinOwner, public TierEvents {
   int64_t requests_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status shut_ ABSL_GUARDED_BY(mutex_);  // OK: it is not
   bool wake_shut_ ABSL_GUARDED_BY(wake_mutex_) = false;
+  std::atomic<uint64_t> heard_ = 0;
 };
 
 }  // namespace terrace

@@ -14,6 +14,7 @@
 
 #include "absl/time/time.h"
 #include "runtime/messages/request_id.h"
+#include "runtime/tensor/runtime_image.h"
 #include "terrace/pin.h"
 #include "terrace/request.h"
 #include "terrace/tensor.h"
@@ -141,8 +142,16 @@ struct EvictRequest {
   absl::Time deadline;
 };
 
+// A runtime that has done nothing yet goes on where another was, over the same
+// memory and files; all of it is that client's. Answer: Status.
+struct RestoreRequest {
+  RequestId id;
+  ClientId client = kLocalClient;
+  RuntimeImage image;
+};
+
 // What only the process that made the runtime asks.
-using OwnerRequest =
-    std::variant<GrowRequest, CloseRequest, ListRequest, EvictRequest>;
+using OwnerRequest = std::variant<GrowRequest, CloseRequest, ListRequest,
+                                  EvictRequest, RestoreRequest>;
 
 }  // namespace terrace

@@ -44,16 +44,22 @@ void ByteAdmission::Open(const OpenBytesRequest& request) {
     parts_.ports->Deliver(request.id, std::move(wrong));
     return;
   }
-  TierResidency& residency = **named;
+  const Customer& customer =
+      Begin(**named, request.window_bytes, request.id.client);
+  parts_.ports->Deliver(request.id, OpenedQueue{customer.id, customer.tier});
+}
+
+Customer& ByteAdmission::Begin(TierResidency& residency, int64_t window_bytes,
+                               ClientId client) {
   parts_.planner->Merge();
   residency.residents().Rank(*parts_.planner);
-  residency.windows().Promise(request.window_bytes);
-  const Customer& customer = parts_.customers->OpenBytes(
-      request.window_bytes, residency.id(), request.id.client);
+  residency.windows().Promise(window_bytes);
+  Customer& customer =
+      parts_.customers->OpenBytes(window_bytes, residency.id(), client);
   parts_.planner->Open(customer.id);
   parts_.pins->Open(customer.id, *parts_.planner,
                     residency.residents().ranks_by_next_use());
-  parts_.ports->Deliver(request.id, OpenedQueue{customer.id, customer.tier});
+  return customer;
 }
 
 void ByteAdmission::OnClosed(const Customer& customer) {

@@ -56,6 +56,9 @@ class ByteAdmission {
 
   // Answers at once.
   void Open(const OpenBytesRequest& request);
+  // A queue of so many bytes, of that client's.
+  Customer& Begin(TierResidency& residency, int64_t window_bytes,
+                  ClientId client);
   void OnClosed(const Customer& customer);
   void Touch(const TouchRequest& request);
   // A granted pin has ended.

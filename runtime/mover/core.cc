@@ -129,12 +129,14 @@ Core::Core(CoreParts parts)
     : clock(*parts.clock),
       heartbeat(parts.heartbeat != nullptr ? std::move(parts.heartbeat)
                                            : std::make_shared<Heartbeat>()),
+      keeper(parts.keeper),
       inbox(std::make_shared<Inbox>([io = parts.io.get()] { io->Wake(); })),
       ports(inbox),
       dram(parts.arena, parts.memory),
       links(std::move(parts.io), MakeCopies(parts, inbox),
             MakeDeviceLinks(parts, inbox)),
       resting(MakeRestingTiers(parts, inbox)),
+      pins(keeper),
       spill(kDramTier, parts.spill != nullptr
                            ? std::move(parts.spill)
                            : std::make_shared<MappedSpill>(parts.arena.data())),
@@ -147,6 +149,7 @@ Core::Core(CoreParts parts)
              dram),
       working(AllWorking(residency, others)),
       tiers(AllTiers(working, resting)),
+      table(keeper),
       transfers({.links = &links,
                  .executor = parts.executor,
                  .inbox = inbox,
@@ -175,7 +178,7 @@ Core::Core(CoreParts parts)
                  .working = &working,
                  .write_back = &write_back,
                  .pins = &pins}),
-      customers(*parts.clock, ports, parts.transcript),
+      customers(*parts.clock, ports, parts.transcript, keeper),
       admission({.customers = &customers,
                  .table = &table,
                  .pins = &pins,
@@ -226,7 +229,19 @@ Core::Core(CoreParts parts)
                .working = &working,
                .spill = &spill,
                .inbox = inbox.get(),
-               .ports = &ports}) {}
+               .ports = &ports}),
+      restoration({.heartbeat = heartbeat.get(),
+                   .keeper = keeper,
+                   .table = &table,
+                   .resting = &resting,
+                   .memory = &residency,
+                   .spill = &spill,
+                   .pins = &pins,
+                   .byte_pins = &byte_pins,
+                   .planner = &planner,
+                   .customers = &customers,
+                   .byte_admission = &byte_admission,
+                   .write_back = &write_back}) {}
 
 Report Core::report() const {
   return Report({.inbox = inbox.get(),

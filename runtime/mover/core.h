@@ -34,6 +34,7 @@
 #include "runtime/mover/mover_report.h"
 #include "runtime/mover/prefetcher.h"
 #include "runtime/mover/read_ahead.h"
+#include "runtime/mover/restoration.h"
 #include "runtime/mover/window_opener.h"
 #include "runtime/residency/byte_pins.h"
 #include "runtime/residency/evictions.h"
@@ -110,6 +111,7 @@ struct CoreParts {
   absl::Duration io_timeout = absl::Seconds(60);
   Transcript* transcript = nullptr;      // null: none is written
   std::shared_ptr<Heartbeat> heartbeat;  // the mover's; null: nobody looks
+  ImageKeeper* keeper = nullptr;         // null: nobody keeps the image
 };
 
 // Tiers that not every runtime has: other memories, and devices. Without
@@ -131,6 +133,7 @@ struct Core {
 
   Clock& clock;
   const std::shared_ptr<Heartbeat> heartbeat;
+  ImageKeeper* const keeper;  // null: nobody keeps the image
   const std::shared_ptr<Inbox> inbox;
   Ports ports;
   // Reservations outlive nothing that they are made from: tiers first, then
@@ -159,6 +162,7 @@ struct Core {
   Prefetcher prefetcher;
   WindowOpener opener;
   Closing closing;
+  Restoration restoration;
 };
 
 }  // namespace terrace

@@ -21,6 +21,10 @@ Customer& Customers::Open(Window& window, ClientId client) {
   Customer& customer = Add(window.id(), client);
   customer.port = ports_.OpenQueue(client, customer.id);
   customer.window = &window;
+  if (keeper_ != nullptr) {
+    keeper_->OnQueue(
+        {.id = customer.id, .window = window.room(), .slots = window.slots()});
+  }
   return customer;
 }
 
@@ -30,6 +34,16 @@ Customer& Customers::OpenBytes(int64_t window_bytes, TierId tier,
   customer.bytes.emplace();
   customer.bytes->window_bytes = window_bytes;
   customer.bytes->port = ports_.OpenBytes(client, customer.id);
+  if (keeper_ != nullptr) {
+    keeper_->OnQueue({.id = customer.id, .window_bytes = window_bytes});
+  }
+  return customer;
+}
+
+Customer& Customers::RestoreClosed(TierId tier, ClientId client) {
+  Customer& customer = Add(tier, client);
+  customer.closed = true;
+  std::erase(open_, &customer);
   return customer;
 }
 
@@ -40,6 +54,7 @@ void Customers::DropWaiting(Customer& customer) {
 }
 
 void Customers::Close(Customer& customer) {
+  if (keeper_ != nullptr) keeper_->OnQueueEnd(customer.id);
   DropWaiting(customer);
   ports_.EndUntaken(customer.ready);
   customer.closed = true;

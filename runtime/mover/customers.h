@@ -90,12 +90,20 @@ class Customers {
   // One that is added while the set is gone through harms nobody.
   using Active = std::set<Customer*, Older>;
 
-  // All outlive the customers; `transcript` may be null.
-  Customers(Clock& clock, const Ports& ports, Transcript* transcript)
-      : clock_(clock), ports_(ports), transcript_(transcript) {}
+  // All outlive the customers; `transcript` and `keeper` may be null.
+  Customers(Clock& clock, const Ports& ports, Transcript* transcript,
+            ImageKeeper* keeper = nullptr)
+      : clock_(clock),
+        ports_(ports),
+        transcript_(transcript),
+        keeper_(keeper) {}
 
   Customer& Open(Window& window, ClientId client = kLocalClient);
   Customer& OpenBytes(int64_t window_bytes, TierId tier, ClientId client);
+  // The next queue is that one; none of those below it is given again.
+  void SkipTo(int64_t next) { next_customer_ = std::max(next_customer_, next); }
+  // A queue that was closed before, of which there are pins only.
+  Customer& RestoreClosed(TierId tier, ClientId client);
   // Nothing more of it is served; it stays for its pins and for the fetches
   // that still end in it.
   void Close(Customer& customer);
@@ -144,6 +152,7 @@ class Customers {
   Clock& clock_;
   const Ports& ports_;
   Transcript* const transcript_;
+  ImageKeeper* const keeper_;
   std::unordered_map<int64_t, std::unique_ptr<Customer>> customers_;
   std::vector<Customer*> open_;  // in the order they came
   Active active_;

@@ -57,7 +57,11 @@ void Mover::Hear(Request& request) {
           },
           [&](KeepRequest& asked) { core_.byte_pins.Keep(asked.token); },
           [&](TouchRequest& asked) { core_.byte_admission.Touch(asked); },
-          [&](EndPinRequest& asked) { EndPin(asked); },
+          [&](EndPinRequest& asked) {
+            EndPin(asked);
+            // Who goes on from an image without that ends the pin once more.
+            if (core_.keeper != nullptr) core_.keeper->OnPinEnd(asked.token);
+          },
           [&](StepRequest& asked) {
             if (closing) return refuse(asked);
             core_.ports.Deliver(asked.id, ChangeStep(asked));
@@ -89,6 +93,9 @@ void Mover::Hear(OwnerRequest& request) {
           [&](EvictRequest& asked) {
             if (!core_.closing.begun()) return core_.evictions.Begin(asked);
             core_.ports.Deliver(asked.id, Closing::Closed());
+          },
+          [&](RestoreRequest& asked) {
+            core_.ports.Deliver(asked.id, core_.restoration.Restore(asked));
           },
       },
       request);

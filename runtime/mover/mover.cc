@@ -60,6 +60,7 @@ void Mover::HearMessages() {
     std::visit([this](auto& each) { Hear(each); }, message);
   }
   turn_.messages.clear();
+  core_.inbox->NoteHeard(turn_.processed);
 }
 
 bool Mover::Serve(absl::Time now) {

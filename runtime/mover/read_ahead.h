@@ -32,11 +32,11 @@
 #include "runtime/motion/transfers.h"
 #include "runtime/mover/admission.h"
 #include "runtime/mover/customers.h"
-#include "runtime/mover/tensor_line.h"
 #include "runtime/residency/byte_pins.h"
 #include "runtime/residency/queue_error.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
+#include "runtime/tensor/tensor_line.h"
 #include "runtime/tensor/tensor_table.h"
 
 namespace terrace {

@@ -30,6 +30,15 @@ void BytePins::OnGranted(uint64_t token, Tensor& tensor, TierId tier,
   changed_.insert(queue);
 }
 
+void BytePins::RestoreAsked(uint64_t token, bool is_kept) {
+  Pin& pin = pins_.at(token);
+  const auto holds = open_.find(pin.queue);
+  if (holds == open_.end()) return;
+  pin.asked = true;
+  pin.kept = is_kept;
+  holds->second.Remove(*pin.tensor);
+}
+
 bool BytePins::OnEnded(uint64_t token) {
   const auto found = pins_.find(token);
   if (found == pins_.end()) return false;

@@ -55,6 +55,9 @@ class BytePins {
   void OnInUse(uint64_t token);
 
   void OnGranted(uint64_t token, Tensor& tensor, TierId tier, int64_t queue);
+  // One that was just granted was asked for before, and perhaps kept: its
+  // holder has heard so.
+  void RestoreAsked(uint64_t token, bool is_kept);
   // Nothing, for a token of no such pin. True: the tensor has no pin of bytes
   // on that tier any more, or none that was asked for.
   bool OnEnded(uint64_t token);

@@ -163,11 +163,10 @@ bool Registrar::ServeEnd(End& end, bool is_wanted, uint64_t processed) {
   }
   // A late transfer may still read a copy.
   const bool is_read = drain != Drain::kNone || tensor.being_read();
+  // Who goes on from an image has all of it, or nothing.
+  if (!end.request.id.empty()) parts_.table->FreeName(tensor);
   if (!is_read) parts_.working->DropAll(tensor);
-  if (!end.request.id.empty()) {
-    parts_.table->FreeName(tensor);
-    Answer(end.request.id, absl::OkStatus());
-  }
+  if (!end.request.id.empty()) Answer(end.request.id, absl::OkStatus());
   if (parts_.transfers->Has(tensor)) return false;
   parts_.write_back->Forget(tensor);
   parts_.table->Erase(tensor);

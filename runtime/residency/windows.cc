@@ -30,6 +30,18 @@ Reservation Windows::OpenBeyond(Reservation range, Tensor& tensor) {
   return slot;
 }
 
+Reservation Windows::TakeAt(const Extent& range, Tensor& tensor) {
+  for (const auto& window : windows_) {
+    const int64_t offset = range.offset - window->room().offset;
+    if (offset < 0 || range.end() > window->room().end()) continue;
+    const auto slot = static_cast<int>(offset / window->stride());
+    const bool fits = offset % window->stride() == 0 && !window->taken(slot) &&
+                      range.size_bytes <= window->stride();
+    if (fits) return window->Take(slot, tensor, range.size_bytes);
+  }
+  return {};
+}
+
 void Windows::Close(Window& window) {
   window.Close();
   if (open_.erase(&window) > 0) open_slots_ -= window.slots();

@@ -25,6 +25,9 @@ class Windows {
   // A slot for the tensor's copy, which is all of `range`, beside the budget.
   // It is no queue's, so that it goes as soon as it is empty.
   Reservation OpenBeyond(Reservation range, Tensor& tensor);
+  // The slot that begins there, for the tensor's copy. Empty: there is none
+  // that is free.
+  Reservation TakeAt(const Extent& range, Tensor& tensor);
   void Close(Window& window);
   // A pin, or a transfer, of a copy there has ended; null: outside them all.
   void OnUsed(const Window* window);

@@ -6,15 +6,33 @@
 #include "base/check.h"
 
 namespace terrace {
+
 uint64_t PinBook::Grant(Tensor& tensor, TierId tier, int64_t queue,
                         Access access, uint64_t owner) {
   TERRACE_CHECK(tensor.Delivered(tier) && tensor.Pinned(tier));
   const uint64_t token = owner | next_token_++;
+  Put(token, tensor, tier, queue, access);
+  if (keeper_ != nullptr) {
+    keeper_->OnPin({.token = token,
+                    .tensor = tensor.id,
+                    .queue = queue,
+                    .access = access});
+  }
+  return token;
+}
+
+void PinBook::Put(uint64_t token, Tensor& tensor, TierId tier, int64_t queue,
+                  Access access) {
   const bool was_dirty =
       tensor.generation() != 0 && IsNewerThanBelow(tensor, tier);
   pins_[token] = {&tensor, tier, queue, access, was_dirty};
   holders_[tensor.id.value].emplace_back(queue, tier);
-  return token;
+}
+
+bool PinBook::Restore(Tensor& tensor, TierId tier, const PinImage& pin) {
+  if (pins_.contains(pin.token)) return false;
+  Put(pin.token, tensor, tier, pin.queue, pin.access);
+  return true;
 }
 
 absl::StatusOr<EndedPin> PinBook::End(uint64_t token, PinEnd end) {

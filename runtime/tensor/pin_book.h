@@ -2,6 +2,7 @@
 // back; what its end means for the tensor comes up as a value. Mover only.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
+#include "runtime/tensor/image_keeper.h"
 #include "runtime/tensor/tensor_life.h"
 #include "terrace/pin.h"
 #include "terrace/request.h"
@@ -36,11 +38,19 @@ struct EndedPin {
 
 class PinBook {
  public:
+  // `keeper`: told of each pin that is granted; it outlives the book.
+  explicit PinBook(ImageKeeper* keeper = nullptr) : keeper_(keeper) {}
+
   // A hold of the tensor's copy on `tier` becomes a pin; returns its token,
   // which has the bits of `owner` beside those of a count.
   uint64_t Grant(Tensor& tensor, TierId tier, int64_t queue, Access access,
                  uint64_t owner = 0);
-  // InvalidArgument: no such token.
+  // A pin as another runtime had it. False: its token is another's.
+  bool Restore(Tensor& tensor, TierId tier, const PinImage& pin);
+  // No count below that one is given from here on.
+  void SkipTo(uint64_t next) { next_token_ = std::max(next_token_, next); }
+  // InvalidArgument: no such token. The caller tells the keeper, once what it
+  // means for the tensor has happened.
   absl::StatusOr<EndedPin> End(uint64_t token, PinEnd end);
 
   // Holds count as pins of others: their groups will have the tensor, and its
@@ -66,6 +76,10 @@ class PinBook {
     bool was_dirty = false;  // before the pin
   };
 
+  void Put(uint64_t token, Tensor& tensor, TierId tier, int64_t queue,
+           Access access);
+
+  ImageKeeper* const keeper_;
   absl::btree_map<uint64_t, Record> pins_;  // by token
   // By tensor, the queue and the tier of each pin.
   using Holders = absl::InlinedVector<std::pair<int64_t, TierId>, 2>;

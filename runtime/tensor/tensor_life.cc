@@ -22,31 +22,35 @@ void CountFill(const Tensor& tensor, const Copy& copy, int64_t times,
   (is_newer ? fill.dirty_bytes : fill.clean_bytes) += bytes;
 }
 
+}  // namespace
+
 // A tensor's part is out of the sums as long as this lives; or one copy's, as
-// what changes is that alone.
-class FillChange {
+// what changes is that alone, of which no keeper need know.
+class Tensor::Change {
  public:
-  FillChange(TierFills* fills, const Tensor& tensor, const Copy* copy = nullptr)
-      : fills_(fills), tensor_(tensor), copy_(copy) {
+  explicit Change(const Tensor& tensor, const Copy* copy = nullptr)
+      : tensor_(tensor), copy_(copy) {
     Count(-1);
   }
-  ~FillChange() { Count(1); }
-  FillChange(const FillChange&) = delete;
-  FillChange& operator=(const FillChange&) = delete;
+  ~Change() {
+    Count(1);
+    ImageKeeper* const keeper = tensor_.keeper_;
+    if (keeper != nullptr && copy_ == nullptr) keeper->OnChanged(tensor_);
+  }
+  Change(const Change&) = delete;
+  Change& operator=(const Change&) = delete;
 
  private:
   void Count(int64_t times) const {
-    if (fills_ == nullptr) return;
-    if (copy_ == nullptr) return CountFills(tensor_, times, fills_);
-    CountFill(tensor_, *copy_, times, fills_);
+    TierFills* const fills = tensor_.fills_;
+    if (fills == nullptr) return;
+    if (copy_ == nullptr) return CountFills(tensor_, times, fills);
+    CountFill(tensor_, *copy_, times, fills);
   }
 
-  TierFills* const fills_;
   const Tensor& tensor_;
   const Copy* const copy_;
 };
-
-}  // namespace
 
 void CountFills(const Tensor& tensor, int64_t times, TierFills* fills) {
   for (const Copy& copy : tensor.all()) {
@@ -76,11 +80,6 @@ const Copy* Tensor::SourceFor(TierId to) const {
   return best;
 }
 
-bool Tensor::IsWholeBeside(TierId tier) const {
-  const Copy* const copy = SourceFor(tier);
-  return copy != nullptr && IsWorkingTier(copy->place.tier());
-}
-
 TierId Tensor::KeptAt() const {
   TierId keeps = kNoTier;
   if (generation_ == 0 || !loss_.ok()) return keeps;
@@ -98,7 +97,7 @@ bool Tensor::Fetchable() const {
 }
 
 void Tensor::GivePlace(Reservation place) {
-  const FillChange change(fills_, *this);
+  const Change change(*this);
   TERRACE_CHECK(resting() == nullptr && !IsWorkingTier(place.tier()));
   Copy copy;
   copy.place = std::move(place);
@@ -106,7 +105,7 @@ void Tensor::GivePlace(Reservation place) {
 }
 
 void Tensor::BeginFill(TierId tier, Reservation room, uint64_t transfer) {
-  const FillChange change(fills_, *this);
+  const Change change(*this);
   TERRACE_CHECK(drain_ == Drain::kNone && SourceFor(tier) != nullptr);
   if (at(tier) == nullptr) {
     TERRACE_CHECK(room.tier() == tier && IsWorkingTier(tier));
@@ -127,7 +126,7 @@ void Tensor::Filled(TierId tier) {
 }
 
 void Tensor::Checked(TierId tier) {
-  const FillChange change(fills_, *this);
+  const Change change(*this);
   Copy& copy = get(tier);
   TERRACE_CHECK(copy.state == CopyState::kChecking);
   copy.state = CopyState::kWhole;
@@ -135,7 +134,7 @@ void Tensor::Checked(TierId tier) {
 }
 
 Reservation Tensor::FillFailed(TierId tier) {
-  const FillChange change(fills_, *this);
+  const Change change(*this);
   Copy& copy = get(tier);
   TERRACE_CHECK(Arriving(tier));
   Reservation room = std::move(copy.place);
@@ -157,7 +156,7 @@ void Tensor::EndRead(TierId tier) {
 }
 
 void Tensor::BeginOverwrite(Reservation room) {
-  const FillChange change(fills_, *this);
+  const Change change(*this);
   TERRACE_CHECK(at(room.tier()) == nullptr && drain_ == Drain::kNone);
   Copy copy;
   copy.place = std::move(room);
@@ -167,7 +166,7 @@ void Tensor::BeginOverwrite(Reservation room) {
 
 void Tensor::Hold(TierId tier, Access access) {
   Copy& copy = get(tier);
-  const FillChange change(fills_, *this, &copy);
+  const Change change(*this, &copy);
   const bool writes = access != Access::kRead;
   TERRACE_CHECK(!write_pinned_ && (!writes || pins() == 0));
   TERRACE_CHECK(!writes || drain_ == Drain::kNone);
@@ -177,14 +176,14 @@ void Tensor::Hold(TierId tier, Access access) {
 
 void Tensor::Unhold(TierId tier, Access access) {
   Copy& copy = get(tier);
-  const FillChange change(fills_, *this, &copy);
+  const Change change(*this, &copy);
   TERRACE_CHECK(copy.pins > 0);
   --copy.pins;
   if (access != Access::kRead) write_pinned_ = false;
 }
 
 void Tensor::Publish(TierId tier) {
-  const FillChange change(fills_, *this);
+  const Change change(*this);
   Copy& copy = get(tier);
   TERRACE_CHECK(copy.delivered() && write_pinned_);
   copy.generation = ++generation_;
@@ -198,7 +197,7 @@ void Tensor::BeginDrain(uint64_t transfer, TierId from) {
 }
 
 void Tensor::BeginMove(bool in_place, uint64_t transfer) {
-  const FillChange change(fills_, *this);
+  const Change change(*this);
   TERRACE_CHECK(drain_ == Drain::kSealing);
   drain_ = Drain::kMoving;
   transfer_ = transfer;
@@ -210,7 +209,7 @@ void Tensor::BeginMove(bool in_place, uint64_t transfer) {
 }
 
 void Tensor::Drained(Reservation second, uint64_t generation) {
-  const FillChange change(fills_, *this);
+  const Change change(*this);
   TERRACE_CHECK(drain_ == Drain::kMoving || drain_ == Drain::kLate);
   Copy& below = const_cast<Copy&>(*resting());
   if (!second.empty()) below.place = std::move(second);
@@ -225,7 +224,7 @@ void Tensor::EndDrain(bool late) {
 }
 
 void Tensor::Drop(TierId tier) {
-  const FillChange change(fills_, *this);
+  const Change change(*this);
   const Copy* const copy = at(tier);
   TERRACE_CHECK(drain_ == Drain::kNone && !Arriving(tier));
   if (copy != nullptr) {
@@ -238,9 +237,47 @@ void Tensor::Drop(TierId tier) {
 }
 
 void Tensor::Lose(absl::Status why) {
-  const FillChange change(fills_, *this);
+  const Change change(*this);
   TERRACE_CHECK(!why.ok());
   loss_ = std::move(why);
+}
+
+void Tensor::Restore(const TensorImage& image, Reservation place,
+                     Reservation room) {
+  const Change change(*this);
+  TERRACE_CHECK(copies_.empty() && generation_ == 0);
+  generation_ = image.generation;
+  const auto add = [this](Reservation taken, uint64_t generation,
+                          CopyState otherwise) {
+    if (taken.empty()) return;
+    Copy copy;
+    copy.place = std::move(taken);
+    copy.generation = generation;
+    copy.state = generation > 0 ? CopyState::kWhole : otherwise;
+    copies_.push_back(std::move(copy));
+  };
+  add(std::move(place), image.below.generation, CopyState::kPlace);
+  add(std::move(room), image.memory.generation, CopyState::kUndefined);
+  if (!image.is_lost) return;
+  loss_ = absl::DataLossError(
+      absl::StrCat("tensor '", spec.name, "' was lost before"));
+}
+
+TensorImage ImageOf(const Tensor& tensor) {
+  TensorImage image{.id = tensor.id,
+                    .spec = tensor.spec,
+                    .generation = tensor.generation(),
+                    .is_lost = !tensor.loss().ok()};
+  const auto image_of = [](const Copy& copy) {
+    return CopyImage{copy.place.tier(), copy.place.extent(), copy.generation};
+  };
+  const Copy* const below = tensor.resting();
+  if (below != nullptr) image.below = image_of(*below);
+  const Copy* const memory = tensor.at(kDramTier);
+  if (memory != nullptr && memory->delivered()) {
+    image.memory = image_of(*memory);
+  }
+  return image;
 }
 
 absl::Status CheckInvariants(const Tensor& tensor) {

@@ -26,6 +26,7 @@
 //   Drop             no pin, nothing under way      no copy there; what tiers
 //                                                   refused is forgotten
 //   Lose             no whole copy is left          DataLoss, for good
+//   Restore          a tensor just made             as another runtime had it
 //
 // Mover only.
 #pragma once
@@ -35,6 +36,7 @@
 
 #include "absl/status/status.h"
 #include "runtime/tensor/copies.h"
+#include "runtime/tensor/image_keeper.h"
 #include "runtime/tensor/tier_fills.h"
 #include "runtime/tensor/write_refusals.h"
 #include "terrace/request.h"
@@ -53,9 +55,11 @@ enum class Drain : uint8_t {
 
 class Tensor : public Copies {
  public:
-  // `fills`: where what it has is counted; it outlives the tensor.
-  Tensor(TensorSpec of, TensorId named, TierFills* fills = nullptr)
-      : spec(std::move(of)), id(named), fills_(fills) {}
+  // `fills`: where what it has is counted; `keeper`: told of each change. Both
+  // outlive the tensor.
+  Tensor(TensorSpec of, TensorId named, TierFills* fills = nullptr,
+         ImageKeeper* keeper = nullptr)
+      : spec(std::move(of)), id(named), fills_(fills), keeper_(keeper) {}
 
   const TensorSpec spec;
   const TensorId id;
@@ -76,8 +80,6 @@ class Tensor : public Copies {
   // The whole copy of the newest contents elsewhere that is fetched from; null:
   // there is none, or the tensor is lost.
   const Copy* SourceFor(TierId to) const;
-  // The newest contents are whole on a working tier other than that one.
-  bool IsWholeBeside(TierId tier) const;
   // The working tier that keeps the newest contents; kNoTier: none has them.
   TierId KeptAt() const;
   // The copy there is newer than what is below it, and no writer has it.
@@ -108,15 +110,22 @@ class Tensor : public Copies {
   void EndDrain(bool late);
   void Drop(TierId tier);
   void Lose(absl::Status why);
+  // `place` and `room` as the image's copies have them, or empty.
+  void Restore(const TensorImage& image, Reservation place, Reservation room);
 
   // What must hold between two turns of the mover: Internal, and the message
   // names the tensor.
   friend absl::Status CheckInvariants(const Tensor& tensor);
 
  private:
+  // One whose part is out of the sums while it changes.
+  class Change;
+  friend class Change;
+
   Copy& get(TierId tier);
 
   TierFills* const fills_;
+  ImageKeeper* const keeper_;
   uint64_t generation_ = 0;
   bool write_pinned_ = false;  // by the one pin or hold there is
   Drain drain_ = Drain::kNone;
@@ -128,6 +137,9 @@ absl::Status CheckInvariants(const Tensor& tensor);
 
 // Adds what the tensor has of each tier, so many times.
 void CountFills(const Tensor& tensor, int64_t times, TierFills* fills);
+
+// As a keeper has it.
+TensorImage ImageOf(const Tensor& tensor);
 
 // By which the order of uses knows it (prefetch/recorded_step.h).
 inline TensorId KeyOf(const Tensor& tensor) {
@@ -164,7 +176,9 @@ inline bool IsNewerThanBelow(const Tensor& tensor, TierId tier) {
 // Whether what another tier has is as new, also if nothing was ever written, or
 // all is lost.
 inline bool IsCurrentBeside(const Tensor& tensor, TierId tier) {
-  return !IsNewerThanBelow(tensor) || tensor.IsWholeBeside(tier);
+  const Copy* const other = tensor.SourceFor(tier);
+  const bool is_beside = other != nullptr && IsWorkingTier(other->place.tier());
+  return !IsNewerThanBelow(tensor) || is_beside;
 }
 
 inline bool Tensor::Dirty(TierId tier) const {

@@ -12,17 +12,28 @@ absl::StatusOr<Tensor*> TensorTable::Add(const TensorSpec& spec) {
     return absl::AlreadyExistsError(
         absl::StrCat("a tensor named '", spec.name, "' is registered already"));
   }
-  const int64_t id = next_++;
-  auto made = std::make_unique<Tensor>(spec, TensorId{id}, &fills_);
-  Tensor* const tensor = made.get();
-  tensors_.Put(id, std::move(made));
-  names_.emplace(tensor->spec.name, id);
-  outside_.insert(id);
+  return &Put({next_++}, spec);
+}
+
+Tensor& TensorTable::Put(TensorId id, const TensorSpec& spec) {
+  auto made = std::make_unique<Tensor>(spec, id, &fills_, keeper_);
+  Tensor& tensor = *made;
+  tensors_.Put(id.value, std::move(made));
+  names_.emplace(tensor.spec.name, id.value);
+  outside_.insert(id.value);
   return tensor;
+}
+
+Tensor* TensorTable::Restore(TensorId id, const TensorSpec& spec) {
+  if (id.value < 0 || tensors_.Find(id.value) != nullptr) return nullptr;
+  if (names_.contains(spec.name)) return nullptr;
+  SkipTo(id.value + 1);
+  return &Put(id, spec);
 }
 
 void TensorTable::Admit(const Tensor& tensor) {
   outside_.erase(tensor.id.value);
+  if (keeper_ != nullptr) keeper_->OnTensor(tensor);
 }
 
 void TensorTable::TakeBack(const Tensor& tensor) {
@@ -39,6 +50,7 @@ void TensorTable::Retire(const Tensor& tensor) {
 }
 
 void TensorTable::FreeName(const Tensor& tensor) {
+  if (keeper_ != nullptr) keeper_->OnTensorEnd(tensor.id);
   const auto found = names_.find(tensor.spec.name);
   TERRACE_CHECK(found != names_.end() && found->second == tensor.id.value);
   names_.erase(found);

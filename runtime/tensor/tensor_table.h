@@ -3,6 +3,7 @@
 // is gone nothing is left. Mover only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "runtime/tensor/id_map.h"
+#include "runtime/tensor/image_keeper.h"
 #include "runtime/tensor/tensor_life.h"
 #include "runtime/tensor/tier_fills.h"
 #include "terrace/tensor.h"
@@ -20,12 +22,21 @@ namespace terrace {
 
 class TensorTable {
  public:
+  // `keeper`: told of the tensors that are admitted; it outlives the table.
+  explicit TensorTable(ImageKeeper* keeper = nullptr) : keeper_(keeper) {}
+
   // A tensor that Find does not know yet. AlreadyExists: the name.
   absl::StatusOr<Tensor*> Add(const TensorSpec& spec);
   // Its owner is told the id.
   void Admit(const Tensor& tensor);
   // Undoes an Add whose id was never told: the name is free again.
   void TakeBack(const Tensor& tensor);
+
+  // As another runtime had it, admitted once Admit is called. Null: the id, or
+  // the name, is another's.
+  Tensor* Restore(TensorId id, const TensorSpec& spec);
+  // No id below that one is given from here on.
+  void SkipTo(int64_t next) { next_ = std::max(next_, next); }
 
   // Ends a tensor's life in three parts: it is not found any more; the name is
   // free again; it is gone.
@@ -67,7 +78,9 @@ class TensorTable {
 
  private:
   absl::Status Check(const Tensor& tensor) const;
+  Tensor& Put(TensorId id, const TensorSpec& spec);
 
+  ImageKeeper* const keeper_;
   TierFills fills_;
   IdMap<std::unique_ptr<Tensor>> tensors_;
   absl::flat_hash_map<absl::string_view, int64_t> names_;  // of the tensors'

@@ -1,4 +1,4 @@
-#include "runtime/mover/tensor_line.h"
+#include "runtime/tensor/tensor_line.h"
 
 #include "gtest/gtest.h"
 
