@@ -3,15 +3,14 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "daemon/client/control_client.h"
+#include "daemon/client/greeting.h"
 #include "daemon/client/relay.h"
-#include "daemon/wire/ring/ring_file.h"
 #include "runtime/client/asking_runtime.h"
 #include "terrace/runtime.h"
 #include "terrace/version.h"
@@ -138,41 +137,28 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Connect(
   const absl::Time deadline = SystemClock().Now() + kConnectPatience +
                               PopulationPatience(options.host_budget_bytes);
   TERRACE_ASSIGN_OR_RETURN(
-      PacketSocket connection,
-      PacketSocket::Connect(path, deadline, Descriptors::kTaken));
-  TERRACE_ASSIGN_OR_RETURN(
-      const Answered answered,
-      AskOver(connection,
-              Hello{.version = kVersion,
-                    .job = options.job,
-                    .memory_bytes = options.host_budget_bytes,
-                    .growth_bytes = options.host_growth_bytes,
-                    .eviction = options.eviction,
-                    .prefetch = options.prefetch},
-              deadline));
-  const auto* const welcome = std::get_if<Welcome>(&answered.body);
-  if (welcome == nullptr || answered.descriptors.size() != 3) {
-    return absl::InternalError("the daemon answered with something else");
-  }
-  connection.RefuseMore();
-  TERRACE_ASSIGN_OR_RETURN(
-      SharedMemory memory,
-      SharedMemory::Map(answered.descriptors[0], welcome->file_bytes,
-                        welcome->memory_bytes));
-  TERRACE_ASSIGN_OR_RETURN(SharedMemory rings,
-                           SharedMemory::Map(answered.descriptors[1],
-                                             kRingFileBytes, kRingFileBytes));
-  TERRACE_ASSIGN_OR_RETURN(LoopView loops,
-                           LoopView::Map(answered.descriptors[2]));
+      Greeted greeted,
+      Greet(path,
+            {.version = kVersion,
+             .job = options.job,
+             .memory_bytes = options.host_budget_bytes,
+             .growth_bytes = options.host_growth_bytes,
+             .eviction = options.eviction,
+             .prefetch = options.prefetch,
+             .patience_ms = absl::ToInt64Milliseconds(options.io_timeout)},
+            deadline));
+  const Welcome& welcome = greeted.welcome;
+  TERRACE_ASSIGN_OR_RETURN(SharedMemory memory,
+                           SharedMemory::Map(greeted.memory, welcome.file_bytes,
+                                             welcome.memory_bytes));
   TERRACE_ASSIGN_OR_RETURN(
       std::unique_ptr<Relay> relay,
       Relay::Start(
-          {.socket = std::move(connection),
-           .client = welcome->client,
+          {.path = path,
+           .greeted = std::move(greeted),
            .memory = std::move(memory),
-           .rings = std::move(rings),
-           .loops =
-               StoppedLoops(std::move(loops), options.job, options.io_timeout),
+           .job = options.job,
+           .io_timeout = options.io_timeout,
            .patience = options.io_timeout +
                        PopulationPatience(options.host_budget_bytes)}));
   return std::make_unique<ConnectedRuntime>(std::move(relay), std::move(pool));

@@ -41,6 +41,9 @@ void Dues::Note(const JobRequest& request, absl::Time now) {
           if (number != kOwnNumber) under_way_.BeginRequest(number, now);
         } else if constexpr (requires { body.tag; }) {
           under_way_.BeginGroup(body.queue, body.tag, now);
+        } else if constexpr (std::is_same_v<std::decay_t<decltype(body)>,
+                                            CloseQueueRequest>) {
+          under_way_.EndQueue(body.queue);  // it cancels them
         }
       },
       request);

@@ -20,40 +20,50 @@ bool HasProcessorsToSpare() {
 
 }  // namespace
 
-NewsSleep::NewsSleep(RingWords& news)
-    : news_(news), spins_(HasProcessorsToSpare()) {}
+NewsSleep::NewsSleep(const NewsReader& reader, RingWords& news)
+    : reader_(reader), news_(&news), spins_(HasProcessorsToSpare()) {}
 
-bool NewsSleep::IsOver() const {
-  return has_ended_.load() || news_.written.load() != news_.read.load();
+void NewsSleep::SetNews(RingWords& news) {
+  RingWords& before = *news_.exchange(&news);
+  before.wakes.fetch_add(1);
+  FutexWake(before.wakes);
 }
 
-bool NewsSleep::Spin() const {
+// Looked at once the count of wakes is known: what comes after that wakes.
+bool NewsSleep::IsOver(const RingWords* news) const {
+  return has_ended_.load() || news->written.load() != news->read.load() ||
+         !reader_.hears() || news_.load() != news;
+}
+
+bool NewsSleep::Spin(const RingWords* news) const {
   const absl::Time end = SystemClock().Now() + kSpin;
   while (SystemClock().Now() < end) {
-    if (IsOver()) return true;
+    if (IsOver(news)) return true;
   }
   return false;
 }
 
 void NewsSleep::Wait(absl::Time deadline) {
-  news_.thread.store(kLooks);
-  const bool is_over = IsOver() || (spins_ && Spin());
+  RingWords* const news = news_.load();
+  news->thread.store(kLooks);
+  const bool is_over = IsOver(news) || (spins_ && Spin(news));
   if (!is_over) {
-    news_.thread.store(kSleeps);
-    const uint32_t seen = news_.wakes.load();
-    if (!IsOver()) {
-      FutexWait(news_.wakes, seen, deadline - SystemClock().Now());
+    news->thread.store(kSleeps);
+    const uint32_t seen = news->wakes.load();
+    if (!IsOver(news)) {
+      FutexWait(news->wakes, seen, deadline - SystemClock().Now());
     }
   }
-  news_.thread.store(kNobody);
+  news->thread.store(kNobody);
 }
 
 void NewsSleep::End() {
   if (!process_.IsCurrent()) return;
   has_ended_.store(true);
-  if (news_.thread.load() != kSleeps) return;
-  news_.wakes.fetch_add(1);
-  FutexWake(news_.wakes);
+  RingWords* const news = news_.load();
+  if (news->thread.load() != kSleeps) return;
+  news->wakes.fetch_add(1);
+  FutexWake(news->wakes);
 }
 
 bool LeadingClock::Await(Mutex& mutex, CondVar& changed,

@@ -4,7 +4,8 @@
 // and nobody else. The others sleep as by any clock, and are told by whoever
 // hears: the one that leads, or the relay, where none does.
 //
-// Thread-safe; it is the machine's time. The ring and the reader outlive it.
+// Thread-safe; it is the machine's time. The reader outlives it, and so does
+// each ring that it was told of.
 #pragma once
 
 #include <atomic>
@@ -22,8 +23,11 @@ namespace terrace {
 // Where the thread that leads sleeps. One thread at a time waits.
 class NewsSleep final : public Sleep {
  public:
-  explicit NewsSleep(RingWords& news);
+  NewsSleep(const NewsReader& reader, RingWords& news);
 
+  // The news come there from here on, or, where that is what it was, no more:
+  // who sleeps wakes. One thread's.
+  void SetNews(RingWords& news);
   // An End counts from here on.
   void Begin() { has_ended_ = false; }
   // Until there is news, an End, or `deadline`, which is SystemClock()'s; it
@@ -32,12 +36,13 @@ class NewsSleep final : public Sleep {
   void End() override;
 
  private:
-  bool IsOver() const;
+  bool IsOver(const RingWords* news) const;
   // For no longer than a wake-up takes, where there are processors to spare.
-  bool Spin() const;
+  bool Spin(const RingWords* news) const;
 
   const Process process_;  // a child has no such ring
-  RingWords& news_;
+  const NewsReader& reader_;
+  std::atomic<RingWords*> news_;
   const bool spins_;
   std::atomic<bool> has_ended_ = false;
 };
@@ -45,7 +50,11 @@ class NewsSleep final : public Sleep {
 class LeadingClock final : public Clock {
  public:
   LeadingClock(NewsReader& reader, RingWords& news)
-      : reader_(reader), sleep_(news) {}
+      : reader_(reader), sleep_(reader, news) {}
+
+  // As the sleep's. Who leads hears that the reader has paused by the ring that
+  // it has.
+  void SetNews(RingWords& news) { sleep_.SetNews(news); }
 
   absl::Time Now() override { return SystemClock().Now(); }
   absl::Time WallNow() override { return SystemClock().WallNow(); }

@@ -22,7 +22,10 @@ class LoopView {
   ~LoopView();
   LoopView(LoopView&& other) noexcept
       : page_(std::exchange(other.page_, nullptr)) {}
-  LoopView& operator=(LoopView&& other) = delete;
+  LoopView& operator=(LoopView&& other) noexcept {
+    std::swap(page_, other.page_);
+    return *this;
+  }
 
   // One that is as it was before says nothing of now.
   uint64_t turns() const {

@@ -19,7 +19,16 @@ NewsReader::NewsReader(Parts parts)
 void NewsReader::Begin(MessageChannel& channel) {
   MutexLock lock(mutex_);
   channel_ = &channel;
+  silence_ = Silence(SystemClock().Now(), parts_.patience);
   hears_ = true;
+}
+
+void NewsReader::Pause() {
+  MutexLock lock(mutex_);
+  hears_ = false;
+  channel_ = nullptr;
+  // Nobody is asked whether he is there.
+  parts_.dues->Take(kOwnNumber);
 }
 
 absl::Status NewsReader::Hear(int messages) {
@@ -58,6 +67,7 @@ absl::Status NewsReader::Hear(Envelope& message) {
                        ABSL_NO_THREAD_SAFETY_ANALYSIS { return Hear(each); },
                    entry));
   }
+  if (parts_.log != nullptr) parts_.log->OnProcessed(news->processed);
   return absl::OkStatus();
 }
 
@@ -67,6 +77,7 @@ absl::Status NewsReader::Hear(AnswerNews& news) {
     return WrongAnswer(absl::StrCat("an answer to no request: ", news.number));
   }
   if (news.number == kOwnNumber) silence_.OnHeard(SystemClock().Now());
+  if (parts_.log != nullptr) parts_.log->OnAnswer(news.number, news.answer);
   TERRACE_RETURN_IF_ERROR(CheckAnswer(*due, news.answer));
   if (const auto* const opened = std::get_if<OpenedQueue>(&news.answer)) {
     if (due->kind == Due::Kind::kBytes) {
@@ -131,7 +142,7 @@ std::optional<absl::Status> NewsReader::closed() const {
 
 bool NewsReader::RestForNews() {
   MutexLock lock(mutex_);
-  return channel_->RestForNews();
+  return channel_ == nullptr || channel_->RestForNews();
 }
 
 // A group that cannot be sent has nobody to answer it but its queue.
@@ -141,11 +152,14 @@ void NewsReader::Refuse(const JobRequest& request, const absl::Status& why) {
       [&](const auto& body) ABSL_NO_THREAD_SAFETY_ANALYSIS {
         if constexpr (requires { body.id; }) {
           parts_.dues->Take(body.id.number);
+          if (parts_.log != nullptr) parts_.log->OnAnswer(body.id.number, why);
           parts_.port->Deliver(body.id.number, why);
         } else if constexpr (requires { body.tag; }) {
           std::vector<ReadyGroup> failed(1);
           failed.front().tag = body.tag;
+          failed.front().grants = why;
           parts_.dues->EndGroups(body.queue, failed);
+          if (parts_.log != nullptr) parts_.log->OnGroups(body.queue, failed);
           queues_.Fail(body, why);
         }
       },

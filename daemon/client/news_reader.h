@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "daemon/client/dues.h"
 #include "daemon/client/queue_sinks.h"
+#include "daemon/client/request_log.h"
 #include "daemon/client/silence.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/message_channel.h"
@@ -29,9 +30,10 @@ namespace terrace {
 class NewsReader {
  public:
   struct Parts {
-    Port* port = nullptr;                    // outlives it
-    std::shared_ptr<Inbox> inbox;            // shut by a Close, or at the end
-    std::shared_ptr<Dues> dues;              // what was sent
+    Port* port = nullptr;          // outlives it
+    std::shared_ptr<Inbox> inbox;  // shut by a Close, or at the end
+    std::shared_ptr<Dues> dues;    // what was sent
+    RequestLog* log = nullptr;  // outlives it; null: nothing outlives a daemon
     std::shared_ptr<const WakeEvent> relay;  // set where it has to act
     int64_t memory_bytes = 0;                // of pins
     absl::Duration patience;                 // with a daemon that says nothing
@@ -39,17 +41,19 @@ class NewsReader {
 
   explicit NewsReader(Parts parts);
 
-  // From here until End: what comes there.
+  // From here until Pause or End: what comes there.
   void Begin(MessageChannel& channel);
+  // The daemon has gone, and another is waited for.
+  void Pause();
   // Hands over all that has come. What is not OK ends the connection, and stays
   // so: the daemon's refusal; Internal, an answer that is none; what the
   // channel cannot receive.
   absl::Status Hear() { return Hear(INT_MAX); }
   // The same of a few messages: the relay has the rest.
   absl::Status HearSome() { return Hear(kSome); }
-  // Whether more may come: not before Begin, nor after an error, a Close or
-  // End.
-  bool hears() const { return hears_.load(std::memory_order_relaxed); }
+  // Whether more may come: not before Begin, nor after an error, a Close, a
+  // Pause or End.
+  bool hears() const { return hears_; }
   // By a Close, which ended so.
   std::optional<absl::Status> closed() const;
   // Of the channel.
@@ -84,6 +88,12 @@ class NewsReader {
   absl::Status Hear(News& news) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if constexpr (requires { news.groups; }) {
       parts_.dues->EndGroups(news.queue, news.groups);
+      if (parts_.log != nullptr) {
+        parts_.log->OnGroups(news.queue, news.groups);
+        if constexpr (requires { news.recalls; }) {
+          parts_.log->OnRecalls(news.recalls);
+        }
+      }
       return queues_.Hear(news);
     } else {
       parts_.dues->EndQueue(news.queue);

@@ -5,9 +5,14 @@
 // what found no room in the ring, news that nobody waits for, the daemon's
 // silence, and the end.
 //
-// Once the connection has ended, the inbox is shut with the reason, every
-// question is answered by it and every queue is closed: nobody waits for a
-// daemon that is gone.
+// Where what the daemon keeps outlives it, a daemon that has gone is waited for
+// as long as it may be silent: the next one is told what the process has and
+// what was not acknowledged, and goes on with the runtime. What is posted
+// meanwhile waits.
+//
+// Once the connection has ended for good, the inbox is shut with the reason,
+// every question is answered by it and every queue is closed: nobody waits for
+// a daemon that is gone.
 //
 // Thread-safe. A forked child has no such thread; there the object is to be
 // left behind.
@@ -27,7 +32,9 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "daemon/client/dues.h"
+#include "daemon/client/greeting.h"
 #include "daemon/client/news_reader.h"
+#include "daemon/client/request_log.h"
 #include "daemon/client/request_sender.h"
 #include "daemon/client/shared_memory.h"
 #include "daemon/client/stopped_loops.h"
@@ -43,13 +50,14 @@ namespace terrace {
 
 class Relay {
  public:
-  // What the daemon gave.
+  // What the daemon gave, and what it was asked.
   struct Parts {
-    PacketSocket socket;
-    ClientId client = 0;
+    std::string path;
+    Greeted greeted;
     SharedMemory memory;  // pins keep it for as long as they live
-    SharedMemory rings;
-    StoppedLoops loops;
+    std::string job;
+    // What a disk may take; and how long another daemon is waited for.
+    absl::Duration io_timeout;
     // A daemon that says nothing for as long, though it is asked, counts as
     // gone.
     absl::Duration patience;
@@ -77,25 +85,39 @@ class Relay {
 
   void OnPosted();
   void Run();
+  // Until the connection ends, which is the answer; OK: by a Close, or by the
+  // destructor.
+  absl::Status Serve();
   void Await();
   void AwaitEnd();
+  // Whether another daemon may have what this one had.
+  bool MayGoOn(const absl::Status& how);
+  // Not OK: there is none.
+  absl::Status GoOn();
+  absl::StatusOr<Greeted> AwaitNext();
   absl::Status Turn();
   absl::Status Send();
   absl::Status LookAtLoops(absl::Time now);
   absl::Status LookAtSilence(absl::Time now);
 
-  const std::string socket_;  // as errors name it
+  const std::string path_;  // of the socket
+  const absl::Duration io_timeout_;
   const std::shared_ptr<WakeEvent> event_;
   const absl::Span<std::byte> memory_bytes_;
+  const uint64_t memory_file_;  // its number
   const std::shared_ptr<Dues> dues_ = std::make_shared<Dues>();
+  JobToken token_;                         // zeros: nothing outlives the daemon
+  const std::unique_ptr<RequestLog> log_;  // null: likewise
   const std::shared_ptr<Inbox> inbox_;     // with the memory
   const std::shared_ptr<Heard> heard_;     // with the rings
-  std::optional<MessageChannel> channel_;  // until the end
+  std::optional<MessageChannel> channel_;  // while there is a daemon
+  bool has_lost_ = false;                  // it has gone, as the kernel says
   RequestSender sender_;
   StoppedLoops loops_;
   // When the thread looks at these next, at the latest.
   std::atomic<int64_t> looks_at_ns_ = 0;
   std::atomic<bool> ends_ = false;
+  GreetingEnd greeting_end_;
   std::thread thread_;  // last: it uses all of the above
 };
 

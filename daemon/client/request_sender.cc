@@ -39,14 +39,31 @@ std::optional<JobRequest> RequestOf(Message& message) {
 
 absl::StatusOr<bool> RequestSender::Send(Inbox& inbox) {
   MutexLock lock(mutex_);
+  if (channel_ == nullptr) return true;
   if (how_.ok()) how_ = SendAll(inbox);
   TERRACE_RETURN_IF_ERROR(how_);
-  return !channel_.has_unsent() && refused_.empty();
+  return !channel_->has_unsent() && refused_.empty();
+}
+
+void RequestSender::Begin(MessageChannel& channel) {
+  MutexLock lock(mutex_);
+  channel_ = &channel;
+}
+
+void RequestSender::Pause() {
+  MutexLock lock(mutex_);
+  channel_ = nullptr;
+}
+
+absl::Status RequestSender::BeginAgain(MessageChannel& channel) {
+  MutexLock lock(mutex_);
+  channel_ = &channel;
+  return Send({.posted = log_->posted(), .requests = log_->Again()});
 }
 
 absl::Status RequestSender::SendAll(Inbox& inbox) {
-  TERRACE_RETURN_IF_ERROR(channel_.Flush());
-  if (channel_.is_full()) return absl::OkStatus();  // more stays in the inbox
+  TERRACE_RETURN_IF_ERROR(channel_->Flush());
+  if (channel_->is_full()) return absl::OkStatus();  // more stays in the inbox
   std::deque<Message> drained;
   const uint64_t last = inbox.Drain(&drained);
   if (drained.empty()) return absl::OkStatus();
@@ -56,6 +73,7 @@ absl::Status RequestSender::SendAll(Inbox& inbox) {
     std::optional<JobRequest> request = RequestOf(each);
     if (!request.has_value()) continue;
     dues_.Note(*request, now);
+    if (log_ != nullptr) log_->Note(*request, last);
     batch.requests.push_back(*std::move(request));
   }
   return Send(std::move(batch));
@@ -67,13 +85,13 @@ absl::Status RequestSender::Send(JobRequests batch) {
   std::vector<JobRequest>& all = batch.requests;
   if (all.size() <= kMostRequestsInMessage) {
     Envelope message{.body = std::move(batch)};
-    absl::Status sent = channel_.Send(message);
+    absl::Status sent = channel_->Send(message);
     if (!absl::IsResourceExhausted(sent)) return sent;
     batch = std::get<JobRequests>(std::move(message.body));
     if (all.size() == 1) {
       refused_.emplace_back(std::move(all.front()), std::move(sent));
       all.clear();
-      return channel_.Send({.body = std::move(batch)});
+      return channel_->Send({.body = std::move(batch)});
     }
   }
   JobRequests first;
@@ -88,7 +106,9 @@ absl::Status RequestSender::Send(JobRequests batch) {
 absl::Status RequestSender::Ask() {
   MutexLock lock(mutex_);
   // It has been asked, by others, or by the question before.
-  if (channel_.is_full() || dues_.Has(kOwnNumber)) return absl::OkStatus();
+  if (channel_ == nullptr || channel_->is_full() || dues_.Has(kOwnNumber)) {
+    return absl::OkStatus();
+  }
   JobRequests batch;
   batch.requests.emplace_back(StatsRequest{{.number = kOwnNumber}});
   dues_.Note(batch.requests.front(), SystemClock().Now());
@@ -97,7 +117,7 @@ absl::Status RequestSender::Ask() {
 
 bool RequestSender::RestForRoom() {
   MutexLock lock(mutex_);
-  return channel_.RestForRoom();
+  return channel_ == nullptr || channel_->RestForRoom();
 }
 
 std::vector<RequestSender::Refused> RequestSender::TakeRefused() {

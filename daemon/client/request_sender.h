@@ -1,6 +1,7 @@
 // How what a process's threads post gets to the daemon: the thread that posts
 // takes what the inbox has, and writes it into the ring. What finds no room
-// there, or cannot be sent at all, is left to the relay.
+// there, or cannot be sent at all, is left to the relay. While there is no
+// daemon all stays in the inbox.
 //
 // Thread-safe.
 #pragma once
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "daemon/client/dues.h"
+#include "daemon/client/request_log.h"
 #include "daemon/wire/job_messages.h"
 #include "daemon/wire/message_channel.h"
 #include "runtime/messages/inbox.h"
@@ -25,9 +27,15 @@ std::optional<JobRequest> RequestOf(Message& message);
 
 class RequestSender {
  public:
-  // Both outlive it.
-  RequestSender(MessageChannel& channel, Dues& dues)
-      : channel_(channel), dues_(dues) {}
+  // All outlive it. `log`: null, where nothing outlives the daemon.
+  RequestSender(Dues& dues, RequestLog* log) : dues_(dues), log_(log) {}
+
+  // From here until Pause: where it goes.
+  void Begin(MessageChannel& channel);
+  // To another daemon: what was not acknowledged before anything else. What is
+  // not OK ends the connection.
+  absl::Status BeginAgain(MessageChannel& channel);
+  void Pause();
 
   // Sends all that the inbox has. False: something is left for the relay. What
   // is not OK ends the connection, and stays so.
@@ -45,9 +53,11 @@ class RequestSender {
   absl::Status SendAll(Inbox& inbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Send(JobRequests batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  MessageChannel& channel_;  // its sending side, guarded by the mutex
   Dues& dues_;
+  RequestLog* const log_;
   Mutex mutex_;
+  // Its sending side; null: there is no daemon.
+  MessageChannel* channel_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::vector<Refused> refused_ ABSL_GUARDED_BY(mutex_);
   absl::Status how_ ABSL_GUARDED_BY(mutex_);
 };

@@ -40,7 +40,7 @@ class Silence {
   absl::Duration UntilAsked() const { return patience_ / 4; }
   absl::Duration UntilLasted() const { return patience_ - UntilAsked(); }
 
-  const absl::Duration patience_;
+  absl::Duration patience_;
   absl::Time heard_;
   std::optional<absl::Time> asked_;
 };

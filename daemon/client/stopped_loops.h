@@ -25,6 +25,12 @@ class StoppedLoops {
   StoppedLoops(LoopView view, std::string job, absl::Duration io_timeout)
       : view_(std::move(view)), job_(std::move(job)), io_timeout_(io_timeout) {}
 
+  // Another daemon's from here on.
+  void SetView(LoopView view) {
+    view_ = std::move(view);
+    turns_ = 0;
+    next_ = absl::InfiniteFuture();
+  }
   // Something has been under way since then; infinite: nothing is.
   void OnUnderWay(absl::Time begun) {
     if (next_ == absl::InfiniteFuture()) next_ = begun + ServesWithin();

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +15,9 @@ class ChargedDiskFile final : public DiskFile {
  public:
   ChargedDiskFile(std::unique_ptr<DiskFile> file,
                   std::unique_ptr<Charge> charge)
-      : file_(std::move(file)), charge_(std::move(charge)) {}
+      : file_(std::move(file)),
+        charge_(std::move(charge)),
+        charged_(file_->capacity_bytes()) {}
   // The file goes first, and its bytes with it.
   ~ChargedDiskFile() override {
     file_.reset();
@@ -25,6 +28,7 @@ class ChargedDiskFile final : public DiskFile {
     return file_->Allocate(size_bytes);
   }
   void Free(Extent extent) override { file_->Free(extent); }
+  bool TakeAt(const Extent& range) override { return file_->TakeAt(range); }
   absl::StatusOr<Growth> GrowthFor(int64_t size_bytes) const override {
     return file_->GrowthFor(size_bytes);
   }
@@ -61,6 +65,7 @@ class ChargedDiskFile final : public DiskFile {
   int64_t capacity_bytes() const override { return file_->capacity_bytes(); }
   int64_t used_bytes() const override { return file_->used_bytes(); }
   const DiskFileInfo& info() const override { return file_->info(); }
+  std::optional<KeptFile> Keep() const override { return file_->Keep(); }
 
   absl::Status Remove() override {
     absl::Status removed = file_->Remove();
@@ -76,7 +81,7 @@ class ChargedDiskFile final : public DiskFile {
 
   std::unique_ptr<DiskFile> file_;
   const std::unique_ptr<Charge> charge_;
-  std::atomic<int64_t> charged_ = 0;
+  std::atomic<int64_t> charged_;
 };
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace terrace {
 
 // What is refused is EDQUOT, as where a budget ends: the runtime goes on to
-// another disk then, or tells who asked.
+// another disk then, or tells who asked. What the file has is charged already.
 std::unique_ptr<DiskFile> MakeChargedDiskFile(std::unique_ptr<DiskFile> file,
                                               std::unique_ptr<Charge> charge);
 

@@ -5,8 +5,10 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "daemon/jobs/image/claimed_image.h"
 
 namespace terrace {
 namespace {
@@ -51,20 +53,27 @@ void Split(News& news, std::vector<JobNews>* messages) {
 
 }  // namespace
 
-JobClient::JobClient(const JobRuntime& made,
-                     std::shared_ptr<AnswerOutbox> outbox,
+JobClient::JobClient(JobRuntime& made, std::shared_ptr<AnswerOutbox> outbox,
                      int64_t most_in_flight)
     : runtime_(*made.runtime),
       memory_(*made.memory),
+      image_(made.image.get()),
+      kept_(std::exchange(made.kept, std::nullopt)),
       inbox_(runtime_.mover().inbox()),
       outbox_(std::move(outbox)),
       id_(runtime_.mover().ports().Join(outbox_)),
       intake_(id_, runtime_.clock(), inbox_),
-      most_in_flight_(most_in_flight) {}
+      most_in_flight_(most_in_flight),
+      held_pins_(kept_.has_value() && !kept_->pins.empty()) {}
 
 absl::Status JobClient::Post(JobRequests requests) {
   const uint64_t before = inbox_->posted();
   for (JobRequest& request : requests.requests) {
+    if (std::holds_alternative<ClaimRequest>(request) != kept_.has_value()) {
+      return absl::InvalidArgumentError(
+          "a process goes on with its runtime by its claim, which it says once "
+          "and first");
+    }
     TERRACE_RETURN_IF_ERROR(std::visit(
         [this](auto& body) { return Add(std::move(body)); }, request));
   }
@@ -72,7 +81,52 @@ absl::Status JobClient::Post(JobRequests requests) {
   // Of what was refused here, or there, the mover hears only that it was.
   if (inbox_->posted() == before) TellMover();
   posted_.Note(inbox_->posted(), requests.posted);
+  if (image_ != nullptr) done_.Note(inbox_->posted(), requests.posted);
   return absl::OkStatus();
+}
+
+absl::Status JobClient::Restore(const ClaimRequest& claim) {
+  const RuntimeImage image =
+      ClaimedOf(*std::exchange(kept_, std::nullopt), claim);
+  image_->writer().KeepOnly(image);
+  TERRACE_RETURN_IF_ERROR(runtime_.Restore(id_, image));
+  held_pins_ = false;  // those that it claimed are known below
+  // Whoever has the new token has said so.
+  image_->file().ForgetOldToken();
+  Learn(image);
+  for (const TensorId each : claim.unregistering) {
+    if (intake_.SizeOf(each) < 0) ended_before_.insert(each.value);
+  }
+  const int64_t used = image_->file().used_bytes();
+  grown_before_bytes_ = used - std::clamp<int64_t>(claim.memory_bytes, 0, used);
+  return absl::OkStatus();
+}
+
+void JobClient::Learn(const RuntimeImage& image) {
+  std::vector<TensorId> ids;
+  std::vector<TensorSpec> specs;
+  for (const TensorImage& each : image.tensors) {
+    ids.push_back(each.id);
+    specs.push_back(each.spec);
+  }
+  intake_.OnRegistered(ids, specs);
+  for (const QueueImage& each : image.queues) {
+    if (each.is_of_bytes()) {
+      intake_.OnOpenedBytes(each.id);
+    } else {
+      intake_.OnOpened(each.id, each.stride() - kTensorHeaderBytes, each.slots);
+    }
+    queues_.try_emplace(each.id, 0);
+  }
+  for (const PinImage& each : image.pins) pins_.insert(each.token);
+}
+
+absl::Status JobClient::Pass(UnregisterRequest request) {
+  if (ended_before_.erase(request.tensor.value) > 0) {
+    outbox_->Deliver(request.id.number, absl::OkStatus());
+    return absl::OkStatus();
+  }
+  return intake_.Post(std::move(request));
 }
 
 void JobClient::TellMover() { inbox_->Post(Request(PrefetchRequest())); }
@@ -91,7 +145,9 @@ absl::Status JobClient::CheckInFlight(bool is_question) const {
 
 template <typename Body>
 absl::Status JobClient::Add(Body request) {
-  if constexpr (requires { request.id; }) {
+  if constexpr (std::is_same_v<Body, ClaimRequest>) {
+    return Restore(request);
+  } else if constexpr (requires { request.id; }) {
     return Ask(std::move(request));
   } else if constexpr (requires { request.tag; }) {
     AddGroup(std::move(request));
@@ -99,6 +155,23 @@ absl::Status JobClient::Add(Body request) {
     Pass(std::move(request)).IgnoreError();
   }
   return absl::OkStatus();
+}
+
+template <typename Body>
+JobClient::About JobClient::AboutOf(const Body& request) {
+  if constexpr (std::is_same_v<Body, RegisterRequest>) {
+    return request.specs;
+  } else if constexpr (std::is_same_v<Body, UnregisterRequest>) {
+    return request.tensor;
+  } else if constexpr (std::is_same_v<Body, OpenRequest>) {
+    return Opening{request.slot_bytes, request.slots};
+  } else if constexpr (std::is_same_v<Body, OpenBytesRequest>) {
+    return OpeningBytes();
+  } else if constexpr (std::is_same_v<Body, CloseRequest>) {
+    return Ending();
+  } else {
+    return std::monostate();
+  }
 }
 
 template <typename Body>
@@ -128,8 +201,15 @@ absl::Status JobClient::Ask(Body request) {
 
 // The session waits for the pages meanwhile, and this process with it alone.
 absl::Status JobClient::Pass(GrowRequest request) {
+  const int64_t before = grown_before_bytes_;
+  if (request.bytes > 0 && request.bytes <= before) {
+    grown_before_bytes_ -= RoundUp(request.bytes, kBlockBytes);
+    outbox_->Deliver(request.id.number, absl::OkStatus());
+    return absl::OkStatus();
+  }
+  ImageFile* const image = image_ == nullptr ? nullptr : &image_->file();
   outbox_->Deliver(request.id.number,
-                   memory_.GrowMemory(runtime_, request.bytes));
+                   memory_.GrowMemory(runtime_, request.bytes, image));
   return absl::OkStatus();
 }
 
@@ -203,6 +283,8 @@ absl::Status JobClient::Pass(CloseQueueRequest request) {
 }
 
 std::vector<JobNews> JobClient::TakeNews() {
+  // Before what was told meanwhile is taken.
+  const uint64_t done = inbox_->heard();
   std::vector<JobNews> messages;
   const auto add = [&messages](JobNewsEntry entry) {
     if (messages.empty() || messages.back().entries.size() >= kMostEntries) {
@@ -217,6 +299,9 @@ std::vector<JobNews> JobClient::TakeNews() {
     std::visit([&messages](auto& news) { Split(news, &messages); }, entry);
     add(std::move(entry));
   }
+  if (image_ == nullptr) return messages;
+  const uint64_t processed = done_.ProcessCount(done);
+  for (JobNews& each : messages) each.processed = processed;
   return messages;
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -26,15 +27,17 @@ namespace terrace {
 
 class JobClient {
  public:
-  // `made` outlives the client. `most_in_flight`: requests that are not
-  // answered.
-  JobClient(const JobRuntime& made, std::shared_ptr<AnswerOutbox> outbox,
+  // `made` outlives the client; what is kept there waits for the process to
+  // claim it. `most_in_flight`: requests that are not answered.
+  JobClient(JobRuntime& made, std::shared_ptr<AnswerOutbox> outbox,
             int64_t most_in_flight);
   ClientId id() const { return id_; }
 
   // Whatever is wrong with one of them is that one's answer. InvalidArgument,
   // and the connection is to end: one with no number, or with that of another
-  // that has no answer yet.
+  // that has no answer yet; a claim that is not the first, or where nothing is
+  // kept, or anything else before it. DataLoss likewise: what is kept is of no
+  // use.
   absl::Status Post(JobRequests requests);
   // What is to be sent now, in messages that are not too long.
   std::vector<JobNews> TakeNews();
@@ -56,21 +59,8 @@ class JobClient {
   using About = std::variant<std::monostate, std::vector<TensorSpec>, TensorId,
                              Opening, OpeningBytes, Ending>;
 
-  static About AboutOf(const RegisterRequest& request) { return request.specs; }
-  static About AboutOf(const UnregisterRequest& request) {
-    return request.tensor;
-  }
-  static About AboutOf(const OpenRequest& request) {
-    return Opening{request.slot_bytes, request.slots};
-  }
-  static About AboutOf(const OpenBytesRequest& /*request*/) {
-    return OpeningBytes();
-  }
-  static About AboutOf(const CloseRequest& /*request*/) { return Ending(); }
   template <typename Body>
-  static About AboutOf(const Body& /*request*/) {
-    return std::monostate();
-  }
+  static About AboutOf(const Body& request);
 
   // What is a question is answered by its number, a group at its queue, and
   // what tells by nothing: what is wrong there has gone with what it is about.
@@ -87,6 +77,9 @@ class JobClient {
   absl::Status Pass(Body request) {
     return intake_.Post(std::move(request));
   }
+  absl::Status Restore(const ClaimRequest& claim);
+  void Learn(const RuntimeImage& image);
+  absl::Status Pass(UnregisterRequest request);
   absl::Status Pass(GrowRequest request);
   absl::Status Pass(CloseRequest request);
   absl::Status Pass(EndPinRequest request);
@@ -106,6 +99,13 @@ class JobClient {
 
   LocalRuntime& runtime_;
   JobMemory& memory_;
+  JobImage* const image_;  // null: it ends with the daemon
+  // Until it is claimed.
+  std::optional<RuntimeImage> kept_;
+  // What an earlier daemon had done, without an answer: tensors that were to
+  // end, and growth.
+  absl::flat_hash_set<int64_t> ended_before_;
+  int64_t grown_before_bytes_ = 0;
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<AnswerOutbox> outbox_;
   const ClientId id_;
@@ -117,8 +117,10 @@ class JobClient {
   absl::flat_hash_map<int64_t, int64_t> queues_;  // with their groups in flight
   absl::flat_hash_set<uint64_t> pins_;
   PostedCounts posted_;
+  PostedCounts done_;  // the same, of what outlives the daemon
   bool is_closed_ = false;
-  bool held_pins_ = false;  // at an End
+  // At an End, or, until they are claimed, at that of an earlier daemon.
+  bool held_pins_;
 };
 
 }  // namespace terrace

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/jobs/charge.h"
+#include "daemon/jobs/image/image_file.h"
 #include "runtime/local_runtime.h"
 #include "tiers/memory/host_arena.h"
 #include "tiers/memory/spill/shared_spill.h"
@@ -28,20 +29,29 @@ class JobMemory final : public SpillSource {
   JobMemory(HostArena& arena, std::unique_ptr<Charge> charge)
       : spill_(arena), charge_(std::move(charge)) {}
 
+  // What is charged already, of a runtime that goes on here: growth, and spill
+  // that TakeAt may take. What that has not taken is given at its end.
+  void Restore(int64_t growth_bytes, int64_t spill_bytes);
+
   // ResourceExhausted also: a quota has no room for it.
   absl::StatusOr<int64_t> Take(int64_t size_bytes) override;
+  bool TakeAt(const Extent& range) override;
+  void EndTakeAt() override;
   void Give(const Extent& range) override;
   // What is taken stays charged, too.
   void Leak() override;
 
   // As the runtime's, which has the arena; ResourceExhausted also: a quota has
-  // no room for it. What grew is charged though the runtime refused it.
-  absl::Status GrowMemory(LocalRuntime& runtime, int64_t bytes);
+  // no room for it. What grew is charged though the runtime refused it, and
+  // stands in the image; null: there is none.
+  absl::Status GrowMemory(LocalRuntime& runtime, int64_t bytes,
+                          ImageFile* image);
   // The process uses its pins though they have ended here: what is given from
   // here on keeps its pages.
   void KeepSpill() { keeps_ = true; }
-  // Of growth, and of what was kept.
-  int64_t charged_bytes() const { return charged_bytes_; }
+  // Of growth, of what was kept, and of what was not restored. Once the runtime
+  // has ended.
+  int64_t charged_bytes() const { return charged_bytes_ + restorable_bytes_; }
 
  private:
   absl::Status Charged(int64_t bytes);
@@ -49,6 +59,8 @@ class JobMemory final : public SpillSource {
   SharedSpill spill_;
   const std::unique_ptr<Charge> charge_;
   bool has_leaked_ = false;  // the mover's
+  // Of spill: the mover's, once it has begun to restore.
+  int64_t restorable_bytes_ = 0;
   // Set by the session's thread before it posts the pins' ends, which the mover
   // hears after it.
   std::atomic<bool> keeps_ = false;

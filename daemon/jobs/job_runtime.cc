@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "daemon/jobs/charged_disk_file.h"
+#include "daemon/jobs/image/process_start.h"
 #include "runtime/local_parts.h"
 
 namespace terrace {
@@ -34,6 +35,108 @@ class JobCharge final : public Charge {
   const RefusalSink on_refusal_;
 };
 
+Options OptionsOf(const JobTiers& tiers, const Hello& hello,
+                  const RuntimeLoops& loops) {
+  Options options;
+  options.tiers.push_back(tiers.memory);
+  options.tiers.insert(options.tiers.end(), tiers.below.begin(),
+                       tiers.below.end());
+  options.eviction = hello.eviction;
+  options.prefetch = hello.prefetch;
+  options.thread_pool = tiers.pool->LendTo(loops.session());
+  return options;
+}
+
+// Null: nobody keeps it, or it cannot be kept.
+std::unique_ptr<JobImage> KeepImage(const JobTiers& tiers,
+                                    const JobProcess& whose, const Hello& hello,
+                                    const JobAddresses& addresses,
+                                    const LocalRuntimeParts& parts) {
+  const std::optional<uint64_t> start = StartOf(whose.process);
+  if (tiers.store == nullptr || !start.has_value()) return nullptr;
+  ImageFacts facts;
+  facts.job = whose.job;
+  facts.process = whose.process;
+  facts.start_time = *start;
+  facts.asked = hello;
+  facts.asked.growth_bytes = addresses.growth_bytes;
+  facts.spill_bytes = addresses.spill_bytes;
+  std::vector<OwnDescriptor> locks;
+  for (size_t i = 0; i < parts.paths.size(); ++i) {
+    std::optional<KeptFile> file = parts.paths[i].file->Keep();
+    if (!file.has_value()) return nullptr;
+    locks.push_back(std::move(file->lock));
+    facts.disks.push_back({tiers.below[i].place, *std::move(file)});
+  }
+  absl::StatusOr<std::unique_ptr<JobImage>> image =
+      JobImage::Make(*tiers.store, facts, parts.arena->memory_file(), locks);
+  if (!image.ok()) return nullptr;
+  (*image)->file().SetUsedBytes(
+      static_cast<int64_t>(parts.arena->bytes().size()));
+  return *std::move(image);
+}
+
+absl::StatusOr<JobRuntime> StartJobRuntime(const JobTiers& tiers,
+                                           const JobName& job,
+                                           LocalRuntimeParts parts,
+                                           JobRuntime made, RuntimeLoops& loops,
+                                           const RefusalSink& on_refusal) {
+  std::vector<std::string> disks;
+  for (size_t i = 0; i < parts.paths.size(); ++i) {
+    LocalPath& path = parts.paths[i];
+    disks.push_back(TierName(tiers.below[i]));
+    path.link = tiers.links->LinkOf(disks.back(), job.uid, job.job);
+  }
+  parts.engine = tiers.links->Paced(std::move(parts.engine), disks);
+  made.memory = std::make_shared<JobMemory>(
+      *parts.arena,
+      std::make_unique<JobCharge>(*tiers.ledger, job, TierName(tiers.memory),
+                                  on_refusal));
+  parts.spill = made.memory;
+  if (made.image != nullptr) parts.keeper = &made.image->keeper();
+  TERRACE_ASSIGN_OR_RETURN(made.runtime, loops.Start(std::move(parts)));
+  return made;
+}
+
+// What a kept runtime has of memory beside that of its start.
+struct LaterBytes {
+  int64_t growth = 0;
+  int64_t spill = 0;
+  int64_t all() const { return growth + spill; }
+};
+
+LaterBytes LaterBytesOf(const KeptJob& kept) {
+  const int64_t used = kept.file.used_bytes();
+  const Hello asked = kept.file.facts().asked;
+  LaterBytes later{.growth = used - RoundDown(asked.memory_bytes, kBlockBytes)};
+  for (const TensorImage& each : kept.image.tensors) {
+    const CopyImage& memory = each.memory;
+    const bool is_spilt = memory.tier != kNoTier && memory.extent.end() > used;
+    if (is_spilt) later.spill += memory.extent.size_bytes;
+  }
+  return later;
+}
+
+absl::StatusOr<JobRuntime> StartKept(const JobTiers& tiers, KeptJob kept,
+                                     const LaterBytes& later,
+                                     RuntimeLoops& loops,
+                                     const RefusalSink& on_refusal) {
+  const ImageFacts facts = kept.file.facts();
+  Options options = OptionsOf(tiers, facts.asked, loops);
+  options.tiers.front().budget_bytes = kept.file.used_bytes();
+  options.host_growth_bytes =
+      RoundUp(facts.asked.growth_bytes, kBlockBytes) - later.growth;
+  KeptParts parts_kept{std::move(kept.memory), std::move(kept.disks)};
+  JobRuntime made;
+  made.kept = std::move(kept.image);
+  made.image = JobImage::Reopen(*tiers.store, std::move(kept));
+  TERRACE_ASSIGN_OR_RETURN(
+      LocalRuntimeParts parts,
+      PartsOf(options, facts.spill_bytes, std::move(parts_kept)));
+  return StartJobRuntime(tiers, facts.job, std::move(parts), std::move(made),
+                         loops, on_refusal);
+}
+
 }  // namespace
 
 int64_t MemoryBytesOf(const Hello& hello) {
@@ -51,40 +154,62 @@ JobAddresses AddressesOf(const JobTiers& tiers, const JobName& job,
 }
 
 absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
-                                          const JobName& job,
+                                          const JobProcess& whose,
                                           const Hello& hello,
                                           RuntimeLoops& loops,
                                           const RefusalSink& on_refusal) {
-  Options options;
-  options.tiers.push_back(tiers.memory);
+  const JobAddresses addresses = AddressesOf(tiers, whose.job, hello);
+  Options options = OptionsOf(tiers, hello, loops);
   options.tiers.front().budget_bytes = hello.memory_bytes;
-  options.tiers.insert(options.tiers.end(), tiers.below.begin(),
-                       tiers.below.end());
-  const JobAddresses addresses = AddressesOf(tiers, job, hello);
   options.host_growth_bytes = addresses.growth_bytes;
-  options.eviction = hello.eviction;
-  options.prefetch = hello.prefetch;
-  options.thread_pool = tiers.pool->LendTo(loops.session());
   TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts,
                            PartsOf(options, addresses.spill_bytes));
-  std::vector<std::string> disks;
-  for (size_t i = 0; i < parts.paths.size(); ++i) {
-    LocalPath& path = parts.paths[i];
-    disks.push_back(TierName(tiers.below[i]));
-    path.file =
-        MakeChargedDiskFile(std::move(path.file),
-                            std::make_unique<JobCharge>(
-                                *tiers.ledger, job, disks.back(), on_refusal));
-    path.link = tiers.links->LinkOf(disks.back(), job.uid, job.job);
-  }
-  parts.engine = tiers.links->Paced(std::move(parts.engine), disks);
   JobRuntime made;
-  made.memory = std::make_shared<JobMemory>(
-      *parts.arena,
-      std::make_unique<JobCharge>(*tiers.ledger, job, TierName(tiers.memory),
-                                  on_refusal));
-  parts.spill = made.memory;
-  TERRACE_ASSIGN_OR_RETURN(made.runtime, loops.Start(std::move(parts)));
+  made.image = KeepImage(tiers, whose, hello, addresses, parts);
+  for (size_t i = 0; i < parts.paths.size(); ++i) {
+    std::unique_ptr<DiskFile>& file = parts.paths[i].file;
+    file = MakeChargedDiskFile(
+        std::move(file),
+        std::make_unique<JobCharge>(*tiers.ledger, whose.job,
+                                    TierName(tiers.below[i]), on_refusal));
+  }
+  return StartJobRuntime(tiers, whose.job, std::move(parts), std::move(made),
+                         loops, on_refusal);
+}
+
+void ChargeKept(const JobTiers& tiers, KeptJob& kept,
+                const RefusalSink& on_refusal) {
+  const ImageFacts facts = kept.file.facts();
+  tiers.ledger->Add(facts.job, TierName(tiers.memory),
+                    MemoryBytesOf(facts.asked) + LaterBytesOf(kept).all());
+  for (size_t i = 0; i < kept.disks.size(); ++i) {
+    const std::string tier = TierName(tiers.below[i]);
+    std::unique_ptr<DiskFile>& file = kept.disks[i];
+    tiers.ledger->Add(facts.job, tier, file->capacity_bytes());
+    file = MakeChargedDiskFile(
+        std::move(file), std::make_unique<JobCharge>(*tiers.ledger, facts.job,
+                                                     tier, on_refusal));
+  }
+}
+
+void GiveKept(const JobTiers& tiers, const KeptJob& kept) {
+  const ImageFacts facts = kept.file.facts();
+  tiers.ledger->Give(facts.job, TierName(tiers.memory),
+                     MemoryBytesOf(facts.asked) + LaterBytesOf(kept).all());
+}
+
+absl::StatusOr<JobRuntime> MakeKeptRuntime(const JobTiers& tiers, KeptJob kept,
+                                           RuntimeLoops& loops,
+                                           const RefusalSink& on_refusal) {
+  const JobName job = kept.file.facts().job;
+  const LaterBytes later = LaterBytesOf(kept);
+  absl::StatusOr<JobRuntime> made =
+      StartKept(tiers, std::move(kept), later, loops, on_refusal);
+  if (made.ok()) {
+    made->memory->Restore(later.growth, later.spill);
+  } else {
+    tiers.ledger->Give(job, TierName(tiers.memory), later.all());
+  }
   return made;
 }
 

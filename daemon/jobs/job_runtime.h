@@ -2,12 +2,18 @@
 // tiers, within the job's quota, with memory that the process can map.
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/jobs/checksum_pool.h"
+#include "daemon/jobs/image/descriptor_store.h"
+#include "daemon/jobs/image/job_image.h"
+#include "daemon/jobs/image/kept_job.h"
 #include "daemon/jobs/job_memory.h"
 #include "daemon/jobs/runtime_loops.h"
 #include "daemon/jobs/tier_ledger.h"
@@ -26,6 +32,13 @@ struct JobTiers {
   const ChecksumPool* pool = nullptr;
   TierLedger* ledger = nullptr;
   JobLinks* links = nullptr;
+  DescriptorStore* store = nullptr;  // null: nothing outlives the daemon
+};
+
+// Whose a runtime is.
+struct JobProcess {
+  JobName job;
+  pid_t process = 0;
 };
 
 // What such a process takes of the memory at its start: whole pages.
@@ -42,6 +55,10 @@ JobAddresses AddressesOf(const JobTiers& tiers, const JobName& job,
 
 struct JobRuntime {
   std::shared_ptr<JobMemory> memory;  // the runtime's spill
+  // The runtime's keeper; null: it ends with the daemon.
+  std::unique_ptr<JobImage> image;
+  // What the runtime goes on with, once its process has claimed it.
+  std::optional<RuntimeImage> kept;
   std::unique_ptr<LocalRuntime> runtime;
 };
 
@@ -52,10 +69,21 @@ using RefusalSink = std::function<void(const absl::Status& why)>;
 // The memory of its start is charged already, and its loops are watched. Errors
 // are Runtime::Create's.
 absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
-                                          const JobName& job,
+                                          const JobProcess& whose,
                                           const Hello& hello,
                                           RuntimeLoops& loops,
                                           const RefusalSink& on_refusal);
+// What is kept takes again what it had, whatever the limits are now: its memory
+// and spill, and its files, each with a charge of its own.
+void ChargeKept(const JobTiers& tiers, KeptJob& kept,
+                const RefusalSink& on_refusal);
+// The memory and spill are given back; the files give theirs as they go.
+void GiveKept(const JobTiers& tiers, const KeptJob& kept);
+// One that goes on with what is kept, all of which is charged: the memory of
+// its start stays so, also after an error.
+absl::StatusOr<JobRuntime> MakeKeptRuntime(const JobTiers& tiers, KeptJob kept,
+                                           RuntimeLoops& loops,
+                                           const RefusalSink& on_refusal);
 
 // The daemon's own, of any tiers. Errors are Runtime::Create's.
 absl::StatusOr<std::unique_ptr<LocalRuntime>> StartDaemonRuntime(

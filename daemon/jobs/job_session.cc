@@ -100,7 +100,7 @@ JobSession::Ended JobSession::Serve(JobRuntime made, RuntimeLoops& loops,
       RuntimeProbe::Join(runtime, parts_.boxes);
   Served served{runtime, loops, *probe, client};
   Ended end;
-  end.how = Greet(runtime, client, std::move(page_file));
+  end.how = Greet(made, client, std::move(page_file));
   const Rings rings = rings_->rings();
   MessageChannel& channel = channel_.emplace(
       std::move(parts_.socket), parts_.peer, rings.news, rings.requests);
@@ -144,13 +144,14 @@ absl::Status JobSession::Refuse(const absl::Status& why) {
   return why;
 }
 
-absl::Status JobSession::Greet(LocalRuntime& runtime, const JobClient& client,
+absl::Status JobSession::Greet(JobRuntime& made, const JobClient& client,
                                OwnDescriptor page) {
-  const HostArena& arena = runtime.arena();
+  const HostArena& arena = made.runtime->arena();
   Welcome welcome;
   welcome.client = client.id();
   welcome.memory_bytes = static_cast<int64_t>(arena.bytes().size());
   welcome.file_bytes = arena.memory_file_bytes();
+  if (made.image != nullptr) welcome.token = made.image->token();
   TERRACE_ASSIGN_OR_RETURN(
       const std::vector<std::byte> bytes,
       Encode({.sequence = parts_.sequence, .body = welcome}));
@@ -221,14 +222,16 @@ absl::StatusOr<bool> JobSession::Hear(MessageChannel& channel,
     return absl::InvalidArgumentError(
         "a message that is none of a job's process, on its connection");
   }
-  // Pages that a process asks for are made meanwhile.
-  const bool grows =
+  // Pages that a process asks for are made meanwhile, or what it had before is
+  // put in its place.
+  const bool takes_long =
       absl::c_any_of(requests->requests, [](const JobRequest& each) {
-        return std::holds_alternative<GrowRequest>(each);
+        return std::holds_alternative<GrowRequest>(each) ||
+               std::holds_alternative<ClaimRequest>(each);
       });
-  if (grows) loop_.heartbeat().SetAway(true);
+  if (takes_long) loop_.heartbeat().SetAway(true);
   const absl::Status posted = client.Post(std::move(*requests));
-  if (grows) loop_.heartbeat().SetAway(false);
+  if (takes_long) loop_.heartbeat().SetAway(false);
   TERRACE_RETURN_IF_ERROR(posted);
   return true;
 }

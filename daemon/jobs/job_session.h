@@ -90,7 +90,7 @@ class JobSession {
   Ended Serve();
   Ended Serve(JobRuntime made, RuntimeLoops& loops, OwnDescriptor page_file);
   absl::Status Refuse(const absl::Status& why);
-  absl::Status Greet(LocalRuntime& runtime, const JobClient& client,
+  absl::Status Greet(JobRuntime& made, const JobClient& client,
                      OwnDescriptor page);
   void Await(MessageChannel& channel, bool listens) const;
   absl::Status Turn(MessageChannel& channel, Served& served);

@@ -74,6 +74,13 @@ void TierLedger::Give(const JobName& job, const std::string& tier,
   if (found->second == 0) uses.erase(found);
 }
 
+void TierLedger::Add(const JobName& job, const std::string& tier,
+                     int64_t bytes) {
+  if (bytes == 0) return;
+  MutexLock lock(mutex_);
+  uses_[tier][job] += bytes;
+}
+
 void TierLedger::SetLimits(DaemonConfig config,
                            std::map<uid_t, std::string> names) {
   MutexLock lock(mutex_);

@@ -41,6 +41,8 @@ class TierLedger {
   // exceed and what is taken of it; nothing is taken then.
   absl::Status Take(const JobName& job, const std::string& tier, int64_t bytes);
   void Give(const JobName& job, const std::string& tier, int64_t bytes);
+  // What was taken from another daemon before, whatever the limits are now.
+  void Add(const JobName& job, const std::string& tier, int64_t bytes);
 
   // Another configuration holds from here on; what is taken stays so.
   void SetLimits(DaemonConfig config, std::map<uid_t, std::string> names);

@@ -22,6 +22,8 @@ namespace terrace {
 namespace {
 
 constexpr char kControlName[] = "control";  // of an inherited socket
+// For transfers that a daemon before this one had under way.
+constexpr absl::Duration kKeptPatience = absl::Seconds(30);
 
 absl::StatusOr<std::string> SocketOf(const DaemonOptions& options,
                                      const DaemonConfig& config) {
@@ -59,14 +61,21 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
                            ChecksumPool::Create(*daemon->loops_));
   TERRACE_ASSIGN_OR_RETURN(
       daemon->jobs_,
-      JobTable::Create(daemon->config_, &daemon->users_, daemon->pool_.get(),
-                       daemon->loops_, daemon->pages_));
+      JobTable::Create(
+          daemon->config_,
+          {.users = &daemon->users_,
+           .pool = daemon->pool_.get(),
+           .store = daemon->manager_.keeps() ? &daemon->manager_ : nullptr,
+           .loops = daemon->loops_,
+           .pages = daemon->pages_}));
   TERRACE_ASSIGN_OR_RETURN(
       daemon->server_,
       ControlServer::Create(&daemon->users_, daemon->jobs_.get(), log,
                             [made = daemon.get()] { return made->Status(); }));
   TERRACE_RETURN_IF_ERROR(daemon->Listen());
   TERRACE_RETURN_IF_ERROR(daemon->BeginWatch());
+  // Before what killed jobs have left is removed.
+  daemon->OpenKept();
   TERRACE_ASSIGN_OR_RETURN(
       daemon->holdings_,
       Holdings::Open(daemon->config_, *daemon->pool_, daemon->loops_,
@@ -92,6 +101,10 @@ Daemon::Daemon(DaemonOptions options, DaemonConfig config, UserTable users,
 absl::Status Daemon::Listen() {
   bool listens = false;
   for (ServiceManager::Inherited& each : manager_.TakeInherited()) {
+    if (!KeyOf(each.name).empty()) {
+      kept_files_.emplace(each.name, std::move(each.descriptor));
+      continue;
+    }
     if (each.name != kControlName) {
       return absl::InvalidArgumentError(
           absl::StrCat("a descriptor '", each.name,
@@ -115,6 +128,22 @@ absl::Status Daemon::Listen() {
   }
   TERRACE_ASSIGN_OR_RETURN(PacketListener listener, PacketListener::Make(own));
   return server_->Listen(std::move(listener));
+}
+
+void Daemon::OpenKept() {
+  if (kept_files_.empty()) return;
+  if (!manager_.keeps()) {
+    log_.Warn("what was kept of jobs is lost: nobody says that it is kept on");
+    return kept_files_.clear();
+  }
+  const absl::Time deadline = SystemClock().Now() + kKeptPatience;
+  for (const absl::Status& each :
+       jobs_->kept().Open(std::exchange(kept_files_, {}), deadline)) {
+    log_.Warn(absl::StrCat("what was kept of a job is lost: ",
+                           absl::string_view(each.message())));
+  }
+  log_.Info(absl::StrCat("has what was kept for ", jobs_->kept().size(),
+                         " processes, which may go on"));
 }
 
 absl::Status Daemon::BeginWatch() {
@@ -189,6 +218,7 @@ absl::Status Daemon::ServeOnce(Signals& signals) {
   board_->for_server().Clear();
   if (loop_.heartbeat().Beat()) {
     jobs_->AskLoops(SystemClock().Now());
+    jobs_->Sweep();
     if (holdings_ != nullptr) holdings_->AskLoop(SystemClock().Now());
     TellLoops();
   }

@@ -8,6 +8,7 @@
 // It belongs to one thread.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,8 @@ class Daemon {
          ServiceManager manager, Log* log, std::shared_ptr<LoopTable> loops);
 
   absl::Status Listen();
+  // What a daemon before this one had for processes that live still.
+  void OpenKept();
   // Tells metrics from here on, where the configuration says so; and watches
   // the loops.
   absl::Status BeginWatch();
@@ -90,6 +93,7 @@ class Daemon {
   DaemonConfig config_;
   UserTable users_;
   ServiceManager manager_;
+  std::map<std::string, OwnDescriptor> kept_files_;  // until they are opened
   Log& log_;
   // The threads of these end before what they look at.
   const std::shared_ptr<LoopTable> loops_;

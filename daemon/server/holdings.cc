@@ -51,9 +51,12 @@ absl::StatusOr<std::unique_ptr<Holdings>> Holdings::Open(
   Options options;
   options.tiers = config.TierSpecs();
   TERRACE_RETURN_IF_ERROR(CheckMemory(options.tiers));
+  std::vector<PathLock> locks;
   for (TierSpec& each : options.tiers) {
     if (each.kind == TierKind::kDisk) {
       TERRACE_RETURN_IF_ERROR(CheckDirectory(each));
+      TERRACE_ASSIGN_OR_RETURN(PathLock lock, PathLock::Take(each.place));
+      locks.push_back(std::move(lock));
     } else if (each.kind == TierKind::kDram) {
       each.budget_bytes = std::min(each.budget_bytes, kOwnMemoryBytes);
     }
@@ -63,18 +66,19 @@ absl::StatusOr<std::unique_ptr<Holdings>> Holdings::Open(
                            StartDaemonRuntime(std::move(options), pool, own));
   try {
     return std::unique_ptr<Holdings>(
-        new Holdings(std::move(own), loops->Add({"asker"}), std::move(tell),
-                     std::move(runtime)));
+        new Holdings(std::move(locks), std::move(own), loops->Add({"asker"}),
+                     std::move(tell), std::move(runtime)));
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start the daemon's watch: ", error.what()));
   }
 }
 
-Holdings::Holdings(RuntimeLoops loops, WatchedLoop loop,
-                   std::function<void()> tell,
+Holdings::Holdings(std::vector<PathLock> locks, RuntimeLoops loops,
+                   WatchedLoop loop, std::function<void()> tell,
                    std::unique_ptr<LocalRuntime> runtime)
-    : loops_(std::move(loops)),
+    : locks_(std::move(locks)),
+      loops_(std::move(loops)),
       loop_(std::move(loop)),
       tell_(std::move(tell)),
       runtime_(std::move(runtime)) {

@@ -1,6 +1,7 @@
-// What the daemon owns of its host from its start: a Runtime over all tiers of
-// the configuration, with a little of each memory, so that what cannot be had
-// is found then, and what killed jobs left on disks goes. Jobs have runtimes of
+// What the daemon owns of its host from its start: the directories of its
+// disks, which no other daemon has, and a Runtime over all tiers of the
+// configuration, with a little of each memory, so that what cannot be had is
+// found then, and what killed jobs left on disks goes. Jobs have runtimes of
 // their own. A thread asks this Runtime how it is: how old the last answer is
 // says whether the Runtime's mover turns.
 //
@@ -10,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -19,6 +21,7 @@
 #include "daemon/config/daemon_config.h"
 #include "daemon/jobs/checksum_pool.h"
 #include "daemon/jobs/runtime_loops.h"
+#include "daemon/links/path_lock.h"
 #include "daemon/watch/loop_table.h"
 #include "terrace/runtime.h"
 
@@ -36,9 +39,9 @@ class Holdings {
 
   // Errors are those of Runtime::Create, which name the tier;
   // ResourceExhausted: the host has no such memory, or there is no thread to be
-  // had; Unimplemented: a path that is no directory, which jobs could share.
-  // The loops are watched from then on; `tell` is called in each turn of the
-  // thread.
+  // had; Unavailable: another daemon has a directory; Unimplemented: a path
+  // that is no directory, which jobs could share. The loops are watched from
+  // then on; `tell` is called in each turn of the thread.
   static absl::StatusOr<std::unique_ptr<Holdings>> Open(
       const DaemonConfig& config, const ChecksumPool& pool,
       std::shared_ptr<LoopTable> loops, std::function<void()> tell);
@@ -58,12 +61,13 @@ class Holdings {
   absl::Status Close(absl::Time deadline);
 
  private:
-  Holdings(RuntimeLoops loops, WatchedLoop loop, std::function<void()> tell,
-           std::unique_ptr<LocalRuntime> runtime);
+  Holdings(std::vector<PathLock> locks, RuntimeLoops loops, WatchedLoop loop,
+           std::function<void()> tell, std::unique_ptr<LocalRuntime> runtime);
   void Ask();
   void AskAgainAndAgain();
   void EndThread();
 
+  const std::vector<PathLock> locks_;
   RuntimeLoops loops_;
   const WatchedLoop loop_;  // of the thread
   const std::function<void()> tell_;

@@ -45,11 +45,12 @@ bool HasGone(const OwnDescriptor& process) {
 
 // The first memory, and the directories of disks, are what jobs have.
 JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
-                  JobLinks* links, const ChecksumPool* pool) {
+                  JobLinks* links, const JobTable::Parts& parts) {
   JobTiers tiers;
+  tiers.store = parts.store;
   tiers.ledger = ledger;
   tiers.links = links;
-  tiers.pool = pool;
+  tiers.pool = parts.pool;
   bool has_memory = false;
   for (const TierSpec& each : config.TierSpecs()) {
     if (each.kind == TierKind::kDisk) {
@@ -86,32 +87,47 @@ int64_t AddressBytesOf(const JobTiers& tiers, const JobName& name,
   return MemoryBytesOf(hello) + more.growth_bytes + more.spill_bytes;
 }
 
+// What is mapped for all must fit the daemon's address space.
+absl::Status CheckAddresses(int64_t bytes, int64_t used) {
+  if (bytes <= kMostAddressBytes - used) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "addresses of ", bytes, " bytes for the memory, its growth and what ",
+      "spills over: all of this host's jobs together have ", used,
+      ", and the limit is ", kMostAddressBytes));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobTable>> JobTable::Create(
-    const DaemonConfig& config, UserTable* users, const ChecksumPool* pool,
-    std::shared_ptr<LoopTable> loops, std::shared_ptr<LoopPages> pages) {
+    const DaemonConfig& config, Parts parts) {
   TERRACE_ASSIGN_OR_RETURN(WakeEvent event, WakeEvent::Make());
-  auto ledger = std::make_unique<TierLedger>(config, users->names());
-  auto links = std::make_unique<JobLinks>(config, users->names());
-  JobTiers tiers = TiersFor(config, ledger.get(), links.get(), pool);
-  return std::unique_ptr<JobTable>(new JobTable(
-      std::move(tiers), std::move(ledger), std::move(links), config, users,
-      std::move(loops), std::move(pages), std::move(event)));
+  const auto& names = parts.users->names();
+  auto ledger = std::make_unique<TierLedger>(config, names);
+  auto links = std::make_unique<JobLinks>(config, names);
+  JobTiers tiers = TiersFor(config, ledger.get(), links.get(), parts);
+  return std::unique_ptr<JobTable>(
+      new JobTable(std::move(tiers), std::move(ledger), std::move(links),
+                   config, std::move(parts), std::move(event)));
 }
 
 JobTable::JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
                    std::unique_ptr<JobLinks> links, DaemonConfig config,
-                   UserTable* users, std::shared_ptr<LoopTable> loops,
-                   std::shared_ptr<LoopPages> pages, WakeEvent event)
+                   Parts parts, WakeEvent event)
     : tiers_(std::move(tiers)),
       ledger_(std::move(ledger)),
       links_(std::move(links)),
-      users_(*users),
-      loops_(std::move(loops)),
-      pages_(std::move(pages)),
+      users_(*parts.users),
+      loops_(std::move(parts.loops)),
+      pages_(std::move(parts.pages)),
       config_(std::move(config)),
-      shared_(std::make_shared<Shared>(std::move(event))) {}
+      shared_(std::make_shared<Shared>(std::move(event))),
+      sink_of_([shared = shared_](const Peer& peer, const JobName& name) {
+        return [=](const absl::Status& why) {
+          const bool is_first = shared->refusals.Add(peer, OfJob(name, why));
+          if (is_first) shared->ended.Set();
+        };
+      }),
+      kept_(tiers_, sink_of_) {}
 
 JobTable::~JobTable() {
   EndAll();
@@ -120,6 +136,10 @@ JobTable::~JobTable() {
 
 absl::Status JobTable::Admit(const Peer& peer, const Hello& hello) {
   if (ends_) return absl::UnavailableError("the daemon ends");
+  if (hello.token != JobToken{}) {
+    Sweep();
+    return kept_.Check(peer, hello.token);
+  }
   if (drains_) {
     return absl::UnavailableError("the daemon drains: it takes no new jobs");
   }
@@ -142,7 +162,12 @@ absl::Status JobTable::Admit(const Peer& peer, const Hello& hello) {
   Sweep();
   const JobName name{peer.uid, hello.job};
   TERRACE_RETURN_IF_ERROR(CheckArenas(name));
-  TERRACE_RETURN_IF_ERROR(CheckAddresses(AddressBytesOf(tiers_, name, hello)));
+  int64_t mapped = 0;
+  for (const auto& [number, entry] : sessions_) {
+    mapped += entry.use.address_bytes;
+  }
+  TERRACE_RETURN_IF_ERROR(
+      CheckAddresses(AddressBytesOf(tiers_, name, hello), mapped));
   return ledger_->Take(name, TierName(tiers_.memory), MemoryBytesOf(hello));
 }
 
@@ -157,6 +182,8 @@ absl::Status JobTable::CheckArenas(const JobName& name) const {
     if (each.use.name.uid == name.uid) ++of_user;
     if (each.use.name == name) ++of_job;
   }
+  of_user += kept_.CountOf(name.uid, std::nullopt);
+  of_job += kept_.CountOf(name.uid, name.job);
   const std::string user = UserIn(users_.names(), name.uid);
   const auto check = [](const std::string& whose, const Quota& quota,
                         int64_t used) {
@@ -172,22 +199,15 @@ absl::Status JobTable::CheckArenas(const JobName& name) const {
   return check(JobText(name), config_.OfJob(user, name.job), of_job);
 }
 
-absl::Status JobTable::CheckAddresses(int64_t bytes) const {
-  int64_t used = 0;
-  for (const auto& [number, entry] : sessions_) {
-    used += entry.use.address_bytes;
-  }
-  if (bytes <= kMostAddressBytes - used) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "addresses of ", bytes, " bytes for the memory, its growth and what ",
-      "spills over: all of this host's jobs together have ", used,
-      ", and the limit is ", kMostAddressBytes));
-}
-
 absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
                              uint64_t sequence, const Hello& hello) {
-  const JobName name{peer.uid, hello.job};
-  const int64_t bytes = MemoryBytesOf(hello);
+  std::shared_ptr<std::optional<KeptJob>> kept;
+  if (hello.token != JobToken{}) {
+    kept = std::make_shared<std::optional<KeptJob>>(kept_.Take(hello.token));
+  }
+  const Hello order = kept == nullptr ? hello : (*kept)->file.facts().asked;
+  const JobName name{peer.uid, order.job};
+  const int64_t bytes = MemoryBytesOf(order);
   const int64_t number = next_++;
   const Quota quota = config_.OfJob(UserIn(users_.names(), name.uid), name.job);
   const auto box = std::make_shared<AnswerBoxes>(
@@ -197,14 +217,14 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
       .peer = peer,
       .sequence = sequence,
       .make_runtime =
-          [&tiers = tiers_, shared = shared_, peer, name,
-           hello](RuntimeLoops& loops) {
-            return MakeJobRuntime(
-                tiers, name, hello, loops, [=](const absl::Status& why) {
-                  const bool is_first =
-                      shared->refusals.Add(peer, OfJob(name, why));
-                  if (is_first) shared->ended.Set();
-                });
+          [&tiers = tiers_, sink = sink_of_(peer, name), kept, order,
+           whose = JobProcess{name, peer.pid}](RuntimeLoops& loops) {
+            if (kept == nullptr) {
+              return MakeJobRuntime(tiers, whose, order, loops, sink);
+            }
+            KeptJob job = std::move(**kept);
+            kept->reset();
+            return MakeKeptRuntime(tiers, std::move(job), loops, sink);
           },
       .loops = loops_,
       .pages = pages_,
@@ -221,14 +241,19 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
   absl::StatusOr<std::unique_ptr<JobSession>> session =
       process.ok() ? JobSession::Start(std::move(parts)) : process.status();
   if (!session.ok()) {
-    ledger_->Give(name, TierName(tiers_.memory), bytes);
+    if (kept != nullptr) {
+      kept_.PutBack(std::move(**kept));
+    } else {
+      ledger_->Give(name, TierName(tiers_.memory), bytes);
+    }
     return session.status();
   }
   AskedRuntime asked(session->get(), box);
   sessions_.emplace(
       number, Entry{.peer = peer,
-                    .use = {name, bytes, AddressBytesOf(tiers_, name, hello)},
+                    .use = {name, bytes, AddressBytesOf(tiers_, name, order)},
                     .process = *std::move(process),
+                    .kept = std::move(kept),
                     .session = *std::move(session),
                     .asked = std::move(asked)});
   return absl::OkStatus();
@@ -251,6 +276,12 @@ std::vector<JobTable::Ended> JobTable::Reap() {
     if (found == sessions_.end()) continue;
     Entry entry = std::move(found->second);
     sessions_.erase(found);
+    if (entry.kept != nullptr && entry.kept->has_value()) {
+      kept_.PutBack(std::move(**entry.kept));
+      users_.RemoveConnection(entry.peer.uid);
+      all.push_back({entry.peer, std::move(end.how), std::move(entry.session)});
+      continue;
+    }
     entry.use.memory_bytes += end.charged_bytes;
     counts_.OnEnded(entry.use.name, end.last);
     if (!HasProcesses(entry.use.name)) counts_.Forget(entry.use.name);
@@ -278,6 +309,7 @@ void JobTable::Give(const Use& use) {
 
 // Whoever else has the memory had no right to it: its pages go.
 void JobTable::Sweep() {
+  kept_.Sweep();
   std::erase_if(holders_, [this](const Holder& holder) {
     if (!HasGone(holder.process)) return false;
     HostArena::EmptyMemoryFile(holder.memory);

@@ -30,6 +30,7 @@
 #include "daemon/jobs/tier_ledger.h"
 #include "daemon/links/job_links.h"
 #include "daemon/metrics/metrics_report.h"
+#include "daemon/server/kept_jobs.h"
 #include "daemon/server/user_table.h"
 #include "daemon/watch/loop_pages.h"
 #include "daemon/watch/loop_table.h"
@@ -48,15 +49,23 @@ class JobTable {
     std::unique_ptr<JobSession> session;
   };
 
+  // What it is made with, and outlived by; the store may be null.
+  struct Parts {
+    UserTable* users = nullptr;  // connections end there
+    const ChecksumPool* pool = nullptr;
+    DescriptorStore* store = nullptr;
+    std::shared_ptr<LoopTable> loops;
+    std::shared_ptr<LoopPages> pages;
+  };
+
   // ResourceExhausted: there is no descriptor or thread.
-  // `users` and `pool` outlive the table, which ends connections there.
   static absl::StatusOr<std::unique_ptr<JobTable>> Create(
-      const DaemonConfig& config, UserTable* users, const ChecksumPool* pool,
-      std::shared_ptr<LoopTable> loops, std::shared_ptr<LoopPages> pages);
+      const DaemonConfig& config, Parts parts);
   // Waits until all have ended.
   ~JobTable();
 
-  // Charges what the process asks for. Unavailable: all end. ResourceExhausted:
+  // Charges what the process asks for, unless it goes on with what is kept.
+  // Unavailable: all end; errors of KeptJobs::Check; ResourceExhausted:
   // beyond a quota, of memory or of arenas (names limit and use);
   // InvalidArgument: the version is another, or what is asked for is none.
   absl::Status Admit(const Peer& peer, const Hello& hello);
@@ -111,6 +120,9 @@ class JobTable {
   // Whose process it is that has a session; nothing: nobody's.
   std::optional<JobName> OwnerOf(int64_t process) const;
   size_t size() const { return sessions_.size(); }
+  // What processes have not gone on with yet; opened before anybody is
+  // admitted.
+  KeptJobs& kept() { return kept_; }
   // With processes that hold on to memory of what has ended.
   size_t connections() const { return sessions_.size() + holders_.size(); }
   // For poll(2) and epoll(7) alone.
@@ -135,6 +147,8 @@ class JobTable {
     Peer peer;
     Use use;
     OwnDescriptor process;  // a pidfd; none: it has gone
+    // That it goes on with, until its runtime has it; null: nothing.
+    std::shared_ptr<std::optional<KeptJob>> kept;
     std::unique_ptr<JobSession> session;
     AskedRuntime asked;
   };
@@ -146,15 +160,12 @@ class JobTable {
   };
 
   JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
-           std::unique_ptr<JobLinks> links, DaemonConfig config,
-           UserTable* users, std::shared_ptr<LoopTable> loops,
-           std::shared_ptr<LoopPages> pages, WakeEvent event);
+           std::unique_ptr<JobLinks> links, DaemonConfig config, Parts parts,
+           WakeEvent event);
 
   // Its connection counts no more, either.
   void Give(const Use& use);
   absl::Status CheckArenas(const JobName& name) const;
-  // What is mapped for all must fit the daemon's address space.
-  absl::Status CheckAddresses(int64_t bytes) const;
   bool HasProcesses(const JobName& name) const;
 
   const JobTiers tiers_;
@@ -165,9 +176,11 @@ class JobTable {
   const std::shared_ptr<LoopPages> pages_;
   DaemonConfig config_;
   const std::shared_ptr<Shared> shared_;
+  const KeptJobs::SinkOf sink_of_;  // for whose growth is refused
   int64_t next_ = 0;
   std::map<int64_t, Entry> sessions_;
   std::vector<Holder> holders_;
+  KeptJobs kept_;
   JobCounts counts_;
   bool drains_ = false;
   bool ends_ = false;

@@ -1,14 +1,17 @@
 #include "daemon/server/service_manager.h"
 
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <systemd/sd-daemon.h>
 #include <time.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tiers/system_error.h"
 
@@ -20,8 +23,9 @@ constexpr int kUnset = 1;  // the environment, which children are not to have
 }  // namespace
 
 // sd_notify(3) waits until there is room for the word, for ever.
-void ServiceManager::Tell(const std::string& words) const {
-  if (address_.empty()) return;
+bool ServiceManager::Tell(const std::string& words,
+                          const OwnDescriptor* file) const {
+  if (address_.empty()) return false;
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, address_.data(), address_.size());
@@ -34,8 +38,33 @@ void ServiceManager::Tell(const std::string& words) const {
     const ForkPause pause;
     socket = OwnDescriptor::Of(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   }
-  sendto(socket.get(), words.data(), words.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
-         reinterpret_cast<const sockaddr*>(&address), size);
+  iovec bytes = {const_cast<char*>(words.data()), words.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control = {};
+  msghdr message = {};
+  message.msg_name = &address;
+  message.msg_namelen = size;
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  if (file != nullptr) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(int));
+    const int fd = file->get();
+    std::memcpy(CMSG_DATA(head), &fd, sizeof(fd));
+  }
+  return sendmsg(socket.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
+bool ServiceManager::Keep(const std::string& name, const OwnDescriptor& file) {
+  return keeps_ && file.ok() &&
+         Tell(absl::StrCat("FDSTORE=1\nFDNAME=", name), &file);
+}
+
+void ServiceManager::Drop(const std::string& name) {
+  if (keeps_) Tell(absl::StrCat("FDSTOREREMOVE=1\nFDNAME=", name));
 }
 
 absl::StatusOr<ServiceManager> ServiceManager::OfEnvironment() {
@@ -43,6 +72,11 @@ absl::StatusOr<ServiceManager> ServiceManager::OfEnvironment() {
   const char* const address = std::getenv("NOTIFY_SOCKET");
   if (address != nullptr) manager.address_ = address;
   unsetenv("NOTIFY_SOCKET");
+  const char* const keeps = std::getenv("FDSTORE");
+  int most = 0;
+  manager.keeps_ = address != nullptr && keeps != nullptr &&
+                   absl::SimpleAtoi(keeps, &most) && most > 0;
+  unsetenv("FDSTORE");
   if (manager.address_.size() > sizeof(sockaddr_un::sun_path)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "NOTIFY_SOCKET=", manager.address_, ": it is too long for a socket"));

@@ -2,8 +2,9 @@
 // that it was started with, and words about how it is. Without one, nothing is
 // inherited and nobody is told.
 //
-// The object belongs to one thread; it reads the environment once, at its
-// beginning, and takes from there what children are not to have.
+// The object belongs to one thread, but for the store of descriptors; it reads
+// the environment once, at its beginning, and takes from there what children
+// are not to have.
 #pragma once
 
 #include <string>
@@ -13,10 +14,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/process.h"
+#include "daemon/jobs/image/descriptor_store.h"
 
 namespace terrace {
 
-class ServiceManager {
+class ServiceManager final : public DescriptorStore {
  public:
   struct Inherited {
     std::string name;  // of the unit's FileDescriptorName=
@@ -36,14 +38,23 @@ class ServiceManager {
   void TellStopping(const std::string& status, absl::Duration most) const;
   void TellAlive() const;
 
+  // Whether it keeps descriptors beyond the process: FDSTORE in the environment
+  // is how many.
+  bool keeps() const { return keeps_; }
+  bool Keep(const std::string& name, const OwnDescriptor& file) override;
+  void Drop(const std::string& name) override;
+
   // How long the daemon may be silent before it is killed; infinite: nobody
   // counts.
   absl::Duration patience() const { return patience_; }
 
  private:
-  void Tell(const std::string& words) const;
+  // False: it is not told. `file`: goes beside the words; null: nothing does.
+  bool Tell(const std::string& words,
+            const OwnDescriptor* file = nullptr) const;
 
   std::string address_;  // of NOTIFY_SOCKET; "": nobody is told
+  bool keeps_ = false;
   std::vector<Inherited> inherited_;
   absl::Duration patience_ = absl::InfiniteDuration();
 };

@@ -3,10 +3,11 @@
 #include <cstring>
 #include <utility>
 
-#include "daemon/wire/flat_tables.h"
-#include "daemon/wire/news_tables.h"
-#include "daemon/wire/request_tables.h"
-#include "daemon/wire/status_tables.h"
+#include "daemon/wire/tables/claim_tables.h"
+#include "daemon/wire/tables/flat_tables.h"
+#include "daemon/wire/tables/news_tables.h"
+#include "daemon/wire/tables/request_tables.h"
+#include "daemon/wire/tables/status_tables.h"
 
 namespace terrace {
 namespace {
@@ -38,17 +39,20 @@ WrittenBody Write(FlatBuilder& builder, const Refusal& refusal) {
 WrittenBody Write(FlatBuilder& builder, const Hello& hello) {
   const auto version = builder.CreateString(hello.version);
   const auto job = builder.CreateString(hello.job);
+  const auto token = WriteToken(builder, hello.token);
   return {flat::Body::Hello,
-          flat::CreateHello(
-              builder, version, job, hello.memory_bytes, hello.growth_bytes,
-              static_cast<uint8_t>(hello.eviction), hello.prefetch)
+          flat::CreateHello(builder, version, job, hello.memory_bytes,
+                            hello.growth_bytes,
+                            static_cast<uint8_t>(hello.eviction),
+                            hello.prefetch, token, hello.patience_ms)
               .Union()};
 }
 
 WrittenBody Write(FlatBuilder& builder, const Welcome& welcome) {
+  const auto token = WriteToken(builder, welcome.token);
   return {flat::Body::Welcome,
           flat::CreateWelcome(builder, welcome.client, welcome.memory_bytes,
-                              welcome.file_bytes)
+                              welcome.file_bytes, token)
               .Union()};
 }
 
@@ -117,12 +121,14 @@ absl::StatusOr<Hello> Read(const flat::Hello& table, FlatReader& reader) {
       hello.eviction,
       EnumOf(table.eviction(), EvictionKind::kNextUse, "policy"));
   hello.prefetch = table.prefetch();
+  TERRACE_ASSIGN_OR_RETURN(hello.token, ReadToken(table.token()));
+  hello.patience_ms = table.patience_ms();
   return hello;
 }
 
 absl::StatusOr<Welcome> Read(const flat::Welcome& table) {
-  const Welcome welcome{table.client(), table.memory_bytes(),
-                        table.file_bytes()};
+  Welcome welcome{table.client(), table.memory_bytes(), table.file_bytes()};
+  TERRACE_ASSIGN_OR_RETURN(welcome.token, ReadToken(table.token()));
   if (welcome.client > 0 && welcome.memory_bytes > 0 &&
       welcome.file_bytes >= welcome.memory_bytes) {
     return welcome;

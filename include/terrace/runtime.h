@@ -62,10 +62,13 @@ class Runtime {
   // NotFound: nobody listens there; PermissionDenied: this user may not, or the
   // daemon refuses it; ResourceExhausted: beyond a quota (names the limit and
   // the use), or no such memory; DeadlineExceeded: no answer for a minute, and
-  // 4 s more for each GiB. Once the daemon is gone, or has stopped, every
-  // request is Unavailable: its tensors are lost, the bytes of pins stay
-  // readable, and a checkpoint is where to go on from. Stats are then the last
-  // that were told, and Close is OK.
+  // 4 s more for each GiB. A daemon that is killed, and whose service manager
+  // keeps what its jobs have, is followed by another within `io_timeout`:
+  // nothing is lost, and calls take as long as that takes. Where none follows,
+  // and once the daemon has ended or stopped, every request is Unavailable: its
+  // tensors are lost, the bytes of pins stay readable, and a checkpoint is
+  // where to go on from. Stats are then the last that were told, and Close is
+  // OK.
   static absl::StatusOr<std::unique_ptr<Runtime>> Connect(
       const std::string& socket, const Options& options);
 

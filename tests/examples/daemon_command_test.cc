@@ -1,9 +1,11 @@
 // The program end to end, with the optimizer's state at a host's daemon.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "tests/daemon/server/running_daemon.h"
 #include "tests/examples/command.h"
 #include "tests/support/temporary_directory.h"
@@ -45,6 +47,33 @@ TEST(DaemonTrainGptTest, StepsAreThoseOfASerialLoop) {
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->tiers.at(0).used_bytes, 0);
   EXPECT_EQ(daemon.End().exit_code, 0);
+}
+
+// Its service manager keeps what it has, and starts it again at once.
+TEST(DaemonTrainGptTest, AKilledDaemonChangesNoBit) {
+  RunningDaemon daemon("", {.keeps = true});
+  for (const char* dtype : {"fp32", "bf16"}) {
+    TemporaryDirectory results;
+    const std::string json_path = results.path() + "/run.json";
+    ChildProcess run(
+        TrainGpt(Small({"--daemon", "unix:" + daemon.socket(),
+                        "--memory-budget", "30%", "--dtype", dtype, "--verify",
+                        "--json", json_path, "--steps", "150"})));
+    int kills = 0;
+    ASSERT_TRUE(run.WaitForOutput("step 1/"));
+    while (run.running() && kills < 20) {
+      ASSERT_TRUE(daemon.Serves());
+      absl::SleepFor(absl::Milliseconds(7 * (kills % 9)));
+      daemon.Kill(SIGKILL);
+      daemon.Wait();
+      daemon.Start();
+      ++kills;
+    }
+    const ChildResult& result = run.Wait();
+    ASSERT_EQ(result.exit_code, 0) << result.errors << result.output;
+    EXPECT_EQ(ReadJson(json_path)["verify"]["reference"], "identical");
+    EXPECT_GT(kills, 3);
+  }
 }
 
 TEST(DaemonTrainGptTest, WhatIsAboveTheQuotaIsNamed) {

@@ -138,6 +138,7 @@ std::vector<Input> DaemonSeeds() {
       Encoded(TensorsRequest{3, 17}),
       Encoded(DrainRequest{20}),
       Encoded(Hello{.version = "1.2.3", .job = "night", .memory_bytes = 4096}),
+      Encoded(Hello{.version = "1.2.3", .token = {std::byte{7}}}),
       Encoded(SomeRequests()),
       Encoded(Fragment{Bytes(40), 17})};
   const JobRequests all = SomeRequests();

@@ -53,6 +53,10 @@ PERIODIC = {
         {'kPeriod'},
         'a loop that has stopped tells nobody: it is asked, and does not '
         'answer'),
+    'daemon/client/relay.cc': Wait(
+        {'kFirstPause', 'kLongestPause'},
+        'a daemon that comes in place of one that has gone tells nobody; '
+        'nothing looks while there is one'),
     'libtorch/residency_limit.cc': Wait(
         {'kPeriod'},
         'a program that touches pages of a mapping tells nobody; nothing looks '

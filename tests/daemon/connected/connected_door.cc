@@ -106,7 +106,8 @@ std::shared_ptr<Reaper> BeginSession(PacketListener& listener,
   const Envelope hello = *Decode(packet->bytes);
   EXPECT_TRUE(std::holds_alternative<Hello>(hello.body));
   auto holder = std::make_shared<JobRuntime>(
-      JobRuntime{std::move(next.memory), std::move(runtime)});
+      JobRuntime{.memory = std::move(next.memory),
+                 .runtime = std::move(runtime)});
   auto reaper = std::make_shared<Reaper>();
   JobSession::Parts parts{
       .socket = std::move(socket),

@@ -1,6 +1,8 @@
 #include "tests/daemon/server/running_daemon.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -11,11 +13,16 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "daemon/client/control_client.h"
 
 namespace terrace {
 namespace {
+
+constexpr size_t kFirstListened = 3;  // SD_LISTEN_FDS_START
 
 int ListenForNotices(const std::string& path) {
   const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -50,7 +57,11 @@ RunningDaemon::RunningDaemon(const std::string& text, const Setting& setting)
   Start();
 }
 
-RunningDaemon::~RunningDaemon() { close(notices_); }
+RunningDaemon::~RunningDaemon() {
+  child_.reset();  // it tells to the end
+  ForgetKept();
+  close(notices_);
+}
 
 void RunningDaemon::WriteConfig(const std::string& text) {
   directory_.Write(
@@ -64,7 +75,26 @@ void RunningDaemon::WriteConfig(const std::string& text) {
 
 void RunningDaemon::Start() {
   std::string command = absl::StrCat("export NOTIFY_SOCKET=", directory_.path(),
-                                     "/notices; ", setting_.before, "; exec ");
+                                     "/notices; ", setting_.before, "; ");
+  std::string redirection = setting_.redirection;
+  if (setting_.keeps) {
+    std::vector<std::string> names;
+    for (const auto& [name, descriptor] : Kept()) {
+      // Moved, so that it has each once.
+      absl::StrAppend(&redirection, " ", kFirstListened + names.size(), "<&",
+                      descriptor, "-");
+      names.push_back(name);
+    }
+    absl::StrAppend(&command, "export FDSTORE=256; ");
+    if (!names.empty()) {
+      absl::StrAppend(&command,
+                      "export LISTEN_PID=$$ LISTEN_FDS=", names.size(),
+                      " LISTEN_FDNAMES=", absl::StrJoin(names, ":"), "; ");
+    }
+  }
+  Told();
+  told_.clear();  // of one before
+  absl::StrAppend(&command, "exec ");
   if (setting_.uid != 0) {
     absl::StrAppend(&command, "setpriv --clear-groups --reuid=", setting_.uid,
                     " --regid=", setting_.uid, " ");
@@ -72,16 +102,58 @@ void RunningDaemon::Start() {
   absl::StrAppend(&command, TERRACED_PROGRAM, " --config ", config_);
   if (setting_.owns_socket) absl::StrAppend(&command, " --socket ", socket_);
   child_ = std::make_unique<ChildProcess>(std::vector<std::string>{
-      "/bin/sh", "-c", absl::StrCat(command, " ", setting_.redirection)});
+      "/bin/bash", "-c", absl::StrCat(command, " ", redirection)});
+}
+
+const std::map<std::string, int>& RunningDaemon::Kept() {
+  Told();
+  return kept_;
+}
+
+void RunningDaemon::ForgetKept() {
+  for (const auto& [name, descriptor] : Kept()) close(descriptor);
+  kept_.clear();
+}
+
+// By sd_notify(3). A descriptor's own number is high, so that none of the first
+// ones is another's.
+void RunningDaemon::Hear(const std::string& words, int descriptor) {
+  told_.push_back(words);
+  std::string name;
+  for (const absl::string_view line : absl::StrSplit(words, '\n')) {
+    absl::string_view value = line;
+    if (absl::ConsumePrefix(&value, "FDNAME=")) name = std::string(value);
+  }
+  const bool goes = absl::StrContains(words, "FDSTOREREMOVE=1");
+  const auto found = kept_.find(name);
+  if (goes && found != kept_.end()) {
+    close(found->second);
+    kept_.erase(found);
+  }
+  if (descriptor < 0) return;
+  const bool comes = setting_.keeps && absl::StrContains(words, "FDSTORE=1");
+  if (comes) kept_[name] = fcntl(descriptor, F_DUPFD, 500);
+  close(descriptor);
 }
 
 const std::vector<std::string>& RunningDaemon::Told() {
   std::array<char, 4096> words;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
   while (true) {
-    const ssize_t size =
-        recv(notices_, words.data(), words.size(), MSG_DONTWAIT);
+    iovec bytes = {words.data(), words.size()};
+    msghdr message = {};
+    message.msg_iov = &bytes;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const ssize_t size = recvmsg(notices_, &message, MSG_DONTWAIT);
     if (size < 0) return told_;
-    told_.emplace_back(words.data(), static_cast<size_t>(size));
+    int descriptor = -1;
+    const cmsghdr* const beside = CMSG_FIRSTHDR(&message);
+    if (beside != nullptr && beside->cmsg_type == SCM_RIGHTS) {
+      std::memcpy(&descriptor, CMSG_DATA(beside), sizeof(descriptor));
+    }
+    Hear(std::string(words.data(), static_cast<size_t>(size)), descriptor);
   }
 }
 

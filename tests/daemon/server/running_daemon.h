@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,7 +42,9 @@ class RunningDaemon {
     // The user it runs as, where the test is root's; 0: as the test.
     uid_t uid = 0;
     bool owns_socket = true;  // it is told where to listen
-    std::string tiers;        // instead of those below
+    // Its service manager keeps descriptors for it, and hands them to the next.
+    bool keeps = false;
+    std::string tiers;  // instead of those below
   };
 
   // `text` follows the tiers, 8 MiB of memory and 8 MiB of a path.
@@ -58,9 +61,13 @@ class RunningDaemon {
   // Until it is ready; false: it ended first.
   bool Serves();
   absl::StatusOr<DaemonStatus> Status() const;
-  // What a service manager was told up to now; and until it was told that.
+  // What a service manager was told since the start; and until it was told
+  // that.
   const std::vector<std::string>& Told();
   bool WaitUntilTold(const std::string& words);
+  // Those that the service manager has, by name.
+  const std::map<std::string, int>& Kept();
+  void ForgetKept();
 
   // As ChildProcess has it.
   bool WaitUntil(const std::function<bool()>& condition) {
@@ -78,6 +85,8 @@ class RunningDaemon {
   std::vector<std::string> OnPath() const;
 
  private:
+  void Hear(const std::string& words, int descriptor);
+
   const TemporaryDirectory directory_;
   const Setting setting_;
   const std::string path_;
@@ -85,6 +94,7 @@ class RunningDaemon {
   const std::string config_;
   int notices_ = -1;  // a socket that the daemon tells its words to
   std::vector<std::string> told_;
+  std::map<std::string, int> kept_;
   std::unique_ptr<ChildProcess> child_;
 };
 

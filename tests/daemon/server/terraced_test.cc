@@ -174,6 +174,21 @@ TEST(TerracedTest, TheSecondOneAtASocketRefuses) {
   EXPECT_TRUE(first.Status().ok());
 }
 
+TEST(TerracedTest, TheSecondOneAtADirectoryRefuses) {
+  RunningDaemon first("");
+  ASSERT_TRUE(first.Serves());
+  const ChildResult second =
+      ChildProcess({TERRACED_PROGRAM, "--config", first.config(), "--socket",
+                    first.socket() + "2"})
+          .Wait();
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_THAT(second.errors,
+              HasSubstr(absl::StrCat("another daemon has it for its jobs, ",
+                                     "process ", first.pid())));
+  EXPECT_THAT(first.OnPath(), SizeIs(1));
+  EXPECT_TRUE(first.Status().ok());
+}
+
 TEST(TerracedTest, ItComesBackAfterItWasKilled) {
   RunningDaemon daemon("");
   ASSERT_TRUE(daemon.Serves());

@@ -39,7 +39,7 @@ TEST(JobMessagesTest, RequestsComeBackAsTheyWere) {
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   const auto& all = std::get<JobRequests>(decoded->body);
   EXPECT_EQ(all.posted, 12u);
-  ASSERT_EQ(all.requests.size(), 17u);
+  ASSERT_EQ(all.requests.size(), 18u);
   const auto& registered = std::get<RegisterRequest>(all.requests[0]);
   EXPECT_EQ(registered.id.number, 1u);
   ASSERT_EQ(registered.specs.size(), 2u);
@@ -77,7 +77,7 @@ TEST(JobMessagesTest, RequestsOfBytesComeBackAsTheyWere) {
   const auto decoded = Decode(BytesOf(SomeRequests()));
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   const auto& all = std::get<JobRequests>(decoded->body);
-  ASSERT_EQ(all.requests.size(), 17u);
+  ASSERT_EQ(all.requests.size(), 18u);
   const auto& bytes = std::get<OpenBytesRequest>(all.requests[11]);
   EXPECT_EQ(bytes.id.number, 8u);
   EXPECT_EQ(bytes.window_bytes, 1 << 20);
@@ -101,9 +101,43 @@ TEST(JobMessagesTest, RequestsOfBytesComeBackAsTheyWere) {
   EXPECT_EQ(touched.lane, 1);
 }
 
+TEST(JobMessagesTest, AClaimComesBackAsItWas) {
+  const auto decoded = Decode(BytesOf(SomeRequests()));
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  const auto& claim = std::get<ClaimRequest>(
+      std::get<JobRequests>(decoded->body).requests.at(17));
+  EXPECT_EQ(claim.memory_bytes, 1 << 20);
+  ASSERT_EQ(claim.queues.size(), 2u);
+  EXPECT_EQ(claim.queues[0].queue, 9);
+  EXPECT_EQ(claim.queues[0].step, std::optional<int64_t>(17));
+  EXPECT_EQ(claim.queues[0].hold_at_most, 4096);
+  EXPECT_EQ(claim.queues[1].queue, 10);
+  EXPECT_FALSE(claim.queues[1].step.has_value());
+  EXPECT_EQ(claim.queues[1].hold_at_most, -1);
+  EXPECT_EQ(claim.pins, (std::vector<uint64_t>{3, ~uint64_t{0}}));
+  EXPECT_EQ(claim.recalled, std::vector<uint64_t>{3});
+  EXPECT_EQ(claim.kept, std::vector<uint64_t>{4});
+  EXPECT_EQ(claim.known, (std::vector<TensorRange>{{0, 3}, {7, 9}}));
+  EXPECT_EQ(claim.unregistering, std::vector<TensorId>{{5}});
+}
+
+TEST(JobMessagesTest, ATokenComesBackAsItWasAndNoneAsNone) {
+  JobToken token{};
+  for (size_t i = 0; i < token.size(); ++i) token[i] = std::byte(i + 1);
+  for (const JobToken& each : {token, JobToken{}}) {
+    const auto hello = Decode(BytesOf(Hello{.version = "1", .token = each}));
+    ASSERT_TRUE(hello.ok()) << hello.status();
+    EXPECT_EQ(std::get<Hello>(hello->body).token, each);
+    const auto welcome = Decode(BytesOf(Welcome{1, 4096, 8192, each}));
+    ASSERT_TRUE(welcome.ok()) << welcome.status();
+    EXPECT_EQ(std::get<Welcome>(welcome->body).token, each);
+  }
+}
+
 TEST(JobMessagesTest, NewsComeBackAsTheyWere) {
   const auto decoded = Decode(BytesOf(SomeNews()));
   ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(std::get<JobNews>(decoded->body).processed, 13u);
   const auto& all = std::get<JobNews>(decoded->body).entries;
   ASSERT_EQ(all.size(), 9u);
   EXPECT_EQ(

@@ -47,7 +47,15 @@ inline JobRequests SomeRequests() {
       WaitingRequest{10, {3}, true},
       HoldAtMostRequest{10, 4096},
       KeepRequest{8},
-      TouchRequest{10, {TensorId{7}, TensorId{8}}, 1}};
+      TouchRequest{10, {TensorId{7}, TensorId{8}}, 1},
+      ClaimRequest{.memory_bytes = 1 << 20,
+                   .queues = {{.queue = 9, .step = 17, .hold_at_most = 4096},
+                              {.queue = 10}},
+                   .pins = {3, ~uint64_t{0}},
+                   .recalled = {3},
+                   .kept = {4},
+                   .known = {{0, 3}, {7, 9}},
+                   .unregistering = {{5}}}};
   return all;
 }
 
@@ -87,6 +95,7 @@ inline JobNews SomeNews() {
   bytes.groups[1].grants = absl::DataLossError("gone");
   bytes.recalls = {5};
   JobNews news;
+  news.processed = 13;
   news.entries = {AnswerNews{1, std::vector<TensorId>{{4}, {5}}},
                   AnswerNews{2, absl::OkStatus()},
                   AnswerNews{3, OpenedQueue{9, kDramTier}},

@@ -35,13 +35,17 @@ class RawJob {
   explicit RawJob(const RunningDaemon& daemon,
                   int64_t memory_bytes = kHostileMemory,
                   int64_t growth_bytes = 0)
+      : RawJob(daemon, Hello{.version = kVersion,
+                             .memory_bytes = memory_bytes,
+                             .growth_bytes = growth_bytes}) {}
+  // One that goes on with what it had.
+  RawJob(const RunningDaemon& daemon, const JobToken& token)
+      : RawJob(daemon, Hello{.version = kVersion, .token = token}) {}
+  RawJob(const RunningDaemon& daemon, const Hello& asked)
       : socket_(*PacketSocket::Connect(daemon.socket(), Soon(),
                                        Descriptors::kTaken)) {
     const std::vector<std::byte> hello =
-        *Encode({.sequence = 1,
-                 .body = Hello{.version = kVersion,
-                               .memory_bytes = memory_bytes,
-                               .growth_bytes = growth_bytes}});
+        *Encode({.sequence = 1, .body = asked});
     EXPECT_TRUE(*socket_.Send(hello));
     auto packet = socket_.Await(Soon());
     EXPECT_TRUE(packet.ok()) << packet.status();
@@ -60,6 +64,7 @@ class RawJob {
   const OwnDescriptor& ring_file() const { return ring_file_; }
   Rings rings() const { return Rings::In(rings_->bytes()); }
   const OwnDescriptor& page() const { return page_; }
+  const Welcome& welcome() const { return welcome_; }
   ClientId client() const { return welcome_.client; }
   int64_t file_bytes() const { return welcome_.file_bytes; }
 

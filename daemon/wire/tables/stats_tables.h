@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "daemon/wire/flat_tables.h"
+#include "daemon/wire/tables/flat_tables.h"
 #include "terrace/stats.h"
 
 namespace terrace {

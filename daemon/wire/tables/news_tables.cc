@@ -1,8 +1,8 @@
-#include "daemon/wire/news_tables.h"
+#include "daemon/wire/tables/news_tables.h"
 
 #include <utility>
 
-#include "daemon/wire/stats_tables.h"
+#include "daemon/wire/tables/stats_tables.h"
 
 namespace terrace {
 namespace {
@@ -269,12 +269,13 @@ flatbuffers::Offset<flat::JobNews> WriteNews(FlatBuilder& builder,
         flat::CreateNewsEntry(builder, written.kind, written.table));
   }
   const auto list = builder.CreateVector(entries);
-  return flat::CreateJobNews(builder, list);
+  return flat::CreateJobNews(builder, list, news.processed);
 }
 
 absl::StatusOr<JobNews> ReadNews(const flat::JobNews& table,
                                  FlatReader& reader) {
   JobNews news;
+  news.processed = table.processed();
   TERRACE_RETURN_IF_ERROR(reader.Tables(
       table.news(), "news",
       [&reader](const flat::NewsEntry& each) { return Read(each, reader); },

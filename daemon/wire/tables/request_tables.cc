@@ -1,20 +1,13 @@
-#include "daemon/wire/request_tables.h"
+#include "daemon/wire/tables/request_tables.h"
 
 #include <utility>
+
+#include "daemon/wire/tables/claim_tables.h"
 
 namespace terrace {
 namespace {
 
 using WrittenRequest = FlatMember<flat::Request>;
-
-// Infinite times are the first and the last.
-int64_t NanosOf(absl::Time time) { return absl::ToUnixNanos(time); }
-
-absl::Time TimeOf(int64_t nanos) {
-  if (nanos == INT64_MAX) return absl::InfiniteFuture();
-  if (nanos == INT64_MIN) return absl::InfinitePast();
-  return absl::FromUnixNanos(nanos);
-}
 
 WrittenRequest Write(FlatBuilder& builder, const RegisterRequest& request) {
   std::vector<flatbuffers::Offset<flat::Spec>> specs;
@@ -144,6 +137,10 @@ WrittenRequest Write(FlatBuilder& builder, const StatsRequest& request) {
 WrittenRequest Write(FlatBuilder& builder, const GrowRequest& request) {
   return {flat::Request::Grow,
           flat::CreateGrow(builder, request.id.number, request.bytes).Union()};
+}
+
+WrittenRequest Write(FlatBuilder& builder, const ClaimRequest& request) {
+  return {flat::Request::Claim, WriteClaim(builder, request).Union()};
 }
 
 WrittenRequest Write(FlatBuilder& builder, const CloseRequest& request) {
@@ -350,6 +347,8 @@ absl::StatusOr<JobRequest> Read(const flat::RequestEntry& entry,
       return Read(*entry.request_as_Keep(), reader);
     case flat::Request::Touch:
       return Read(*entry.request_as_Touch(), reader);
+    case flat::Request::Claim:
+      return ReadClaim(*entry.request_as_Claim(), reader);
     case flat::Request::NONE:
       break;
   }

@@ -1,4 +1,4 @@
-#include "daemon/wire/stats_tables.h"
+#include "daemon/wire/tables/stats_tables.h"
 
 #include <utility>
 

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 
 namespace terrace {
@@ -122,6 +123,10 @@ absl::StatusOr<Enum> EnumOf(uint8_t number, Enum last, absl::string_view what) {
   return WrongMessage(absl::StrCat("has a ", what, " of the unknown kind ",
                                    static_cast<int>(number)));
 }
+
+// Times, of which the infinite ones are the first and the last.
+int64_t NanosOf(absl::Time time);
+absl::Time TimeOf(int64_t nanos);
 
 // An absl::Status, with its payloads; OK too.
 flatbuffers::Offset<flat::Outcome> WriteOutcome(FlatBuilder& builder,

@@ -1,4 +1,4 @@
-#include "daemon/wire/status_tables.h"
+#include "daemon/wire/tables/status_tables.h"
 
 #include <algorithm>
 #include <utility>

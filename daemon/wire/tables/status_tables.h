@@ -3,7 +3,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/wire/daemon_status.h"
-#include "daemon/wire/flat_tables.h"
+#include "daemon/wire/tables/flat_tables.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "daemon/wire/flat_tables.h"
+#include "daemon/wire/tables/flat_tables.h"
 
 #include "absl/strings/cord.h"
 
@@ -44,6 +44,14 @@ absl::Status ReadOutcome(const flat::Outcome* table, FlatReader& reader,
     if (!status->ok()) status->SetPayload(url, absl::Cord(value));
   }
   return absl::OkStatus();
+}
+
+int64_t NanosOf(absl::Time time) { return absl::ToUnixNanos(time); }
+
+absl::Time TimeOf(int64_t nanos) {
+  if (nanos == INT64_MAX) return absl::InfiniteFuture();
+  if (nanos == INT64_MIN) return absl::InfinitePast();
+  return absl::FromUnixNanos(nanos);
 }
 
 }  // namespace terrace

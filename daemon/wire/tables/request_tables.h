@@ -2,8 +2,8 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "daemon/wire/flat_tables.h"
 #include "daemon/wire/job_messages.h"
+#include "daemon/wire/tables/flat_tables.h"
 
 namespace terrace {
 

@@ -1,0 +1,118 @@
+#include "daemon/jobs/image/kept_job.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "daemon/jobs/image/image_writer.h"
+#include "daemon/jobs/image/process_start.h"
+
+namespace terrace {
+namespace {
+
+constexpr absl::string_view kKeyBegins = "job-";
+
+OwnDescriptor Take(std::map<std::string, OwnDescriptor>* files,
+                   const std::string& name) {
+  const auto found = files->find(name);
+  return found == files->end() ? OwnDescriptor() : std::move(found->second);
+}
+
+absl::StatusOr<OwnDescriptor> OpenProcess(const ImageFacts& facts) {
+  const auto process = static_cast<pid_t>(facts.process);
+  OwnDescriptor opened;
+  {
+    const ForkPause pause;
+    opened = OwnDescriptor::Of(
+        static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
+  }
+  if (!opened.ok() && errno != ESRCH) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "process ", process, " cannot be watched: ", std::strerror(errno)));
+  }
+  if (opened.ok() &&
+      StartOf(process) == std::optional<uint64_t>(facts.start_time)) {
+    return opened;
+  }
+  return absl::NotFoundError(absl::StrCat("process ", process, " of ",
+                                          JobText(facts.job), " has gone"));
+}
+
+absl::Status CheckDisks(const ImageFacts& facts,
+                        const std::vector<TierSpec>& disks) {
+  bool is_same = facts.disks.size() == disks.size();
+  for (size_t i = 0; is_same && i < disks.size(); ++i) {
+    is_same = facts.disks[i].place == disks[i].place;
+  }
+  if (is_same) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the configuration has other disks than ",
+                   JobText(facts.job), " rests on"));
+}
+
+}  // namespace
+
+std::string ImageName(const std::string& key) {
+  return absl::StrCat(key, "-image");
+}
+
+std::string MemoryName(const std::string& key) {
+  return absl::StrCat(key, "-memory");
+}
+
+std::string LockName(const std::string& key, size_t disk) {
+  return absl::StrCat(key, "-lock", disk);
+}
+
+bool KeptJob::HasGone() const {
+  pollfd wait = {process.get(), POLLIN, 0};
+  return poll(&wait, 1, /*timeout=*/0) > 0;
+}
+
+std::string KeyOf(absl::string_view name) {
+  const size_t end = name.rfind('-');
+  const bool is_one = absl::StartsWith(name, kKeyBegins) &&
+                      end != absl::string_view::npos && end > kKeyBegins.size();
+  return is_one ? std::string(name.substr(0, end)) : "";
+}
+
+absl::StatusOr<KeptJob> OpenKeptJob(const std::string& key,
+                                    std::map<std::string, OwnDescriptor> files,
+                                    const std::vector<TierSpec>& disks,
+                                    absl::Time deadline) {
+  TERRACE_ASSIGN_OR_RETURN(ImageFile file,
+                           ImageFile::Reopen(Take(&files, ImageName(key))));
+  ImageFacts facts = file.facts();
+  TERRACE_ASSIGN_OR_RETURN(OwnDescriptor process, OpenProcess(facts));
+  TERRACE_RETURN_IF_ERROR(CheckDisks(facts, disks));
+  TERRACE_ASSIGN_OR_RETURN(RuntimeImage image, ReadImage(file));
+  KeptJob job{.key = key,
+              .file = std::move(file),
+              .image = std::move(image),
+              .memory = Take(&files, MemoryName(key)),
+              .process = std::move(process)};
+  if (!job.memory.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the memory of ", JobText(facts.job), " was not kept"));
+  }
+  for (size_t i = 0; i < disks.size(); ++i) {
+    KeptFile kept = std::move(facts.disks[i].file);
+    kept.lock = Take(&files, LockName(key, i));
+    TERRACE_ASSIGN_OR_RETURN(
+        job.disks.emplace_back(),
+        ReopenDiskFile(
+            {.path = disks[i].place, .budget_bytes = disks[i].budget_bytes},
+            std::move(kept), deadline));
+  }
+  return job;
+}
+
+}  // namespace terrace

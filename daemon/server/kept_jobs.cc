@@ -1,0 +1,160 @@
+#include "daemon/server/kept_jobs.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/threads/own_thread.h"
+#include "daemon/jobs/image/process_start.h"
+#include "tiers/memory/host_arena.h"
+
+namespace terrace {
+namespace {
+
+// More than a process waits for, which looks now and then.
+constexpr absl::Duration kMorePatience = absl::Seconds(10);
+
+}  // namespace
+
+// Their files and memory are the next daemon's: nothing of them is removed.
+KeptJobs::~KeptJobs() {
+  for (std::thread& each : ends_) each.join();
+  for (auto& [key, each] : jobs_) {
+    for (std::unique_ptr<DiskFile>& disk : each.job.disks) {
+      static_cast<void>(disk.release());
+    }
+  }
+}
+
+std::vector<absl::Status> KeptJobs::Open(
+    std::map<std::string, OwnDescriptor> files, absl::Time deadline) {
+  std::set<std::string> keys;
+  for (const auto& [name, file] : files) keys.insert(KeyOf(name));
+  keys.erase("");
+  std::vector<absl::Status> lost;
+  for (const std::string& key : keys) {
+    std::map<std::string, OwnDescriptor> own;
+    std::vector<std::string> names;
+    for (auto& [name, file] : files) {
+      if (KeyOf(name) != key) continue;
+      names.push_back(name);
+      own.emplace(name, std::move(file));
+    }
+    absl::StatusOr<KeptJob> job =
+        OpenKeptJob(key, std::move(own), tiers_.below, deadline);
+    if (!job.ok()) {
+      Drop(names);
+      lost.push_back(job.status());
+      continue;
+    }
+    const ImageFacts facts = job->file.facts();
+    ChargeKept(tiers_, *job,
+               sink_of_({.uid = facts.job.uid,
+                         .pid = static_cast<pid_t>(facts.process)},
+                        facts.job));
+    Add(*std::move(job));
+  }
+  return lost;
+}
+
+void KeptJobs::Add(KeptJob job) {
+  const absl::Duration patience =
+      absl::Milliseconds(job.file.facts().asked.patience_ms);
+  const std::string key = job.key;
+  jobs_.emplace(key,
+                Kept{.job = std::move(job),
+                     .until = SystemClock().Now() + patience + kMorePatience});
+}
+
+std::vector<std::string> KeptJobs::NamesOf(const KeptJob& job) {
+  std::vector<std::string> names = {ImageName(job.key), MemoryName(job.key)};
+  const size_t disks = job.file.facts().disks.size();
+  for (size_t i = 0; i < disks; ++i) names.push_back(LockName(job.key, i));
+  return names;
+}
+
+void KeptJobs::Drop(const std::vector<std::string>& names) const {
+  for (const std::string& each : names) tiers_.store->Drop(each);
+}
+
+absl::Status KeptJobs::Check(const Peer& peer, const JobToken& token) const {
+  for (const auto& [key, each] : jobs_) {
+    const ImageFile& file = each.job.file;
+    if (each.is_over || !file.Accepts(token)) continue;
+    const ImageFacts facts = file.facts();
+    const bool is_its =
+        facts.job.uid == peer.uid && facts.process == peer.pid &&
+        StartOf(peer.pid) == std::optional<uint64_t>(facts.start_time);
+    if (is_its) return absl::OkStatus();
+    return absl::PermissionDeniedError("the token is another process's");
+  }
+  return absl::FailedPreconditionError(
+      "the daemon has nothing of the runtime that the process had");
+}
+
+KeptJob KeptJobs::Take(const JobToken& token) {
+  const auto found =
+      std::find_if(jobs_.begin(), jobs_.end(), [&token](const auto& each) {
+        return !each.second.is_over && each.second.job.file.Accepts(token);
+      });
+  KeptJob job = std::move(found->second.job);
+  job.token = token;
+  jobs_.erase(found);
+  return job;
+}
+
+void KeptJobs::PutBack(KeptJob job) { Add(std::move(job)); }
+
+int64_t KeptJobs::CountOf(uid_t uid, std::optional<std::string> job) const {
+  return std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& each) {
+    const JobName name = each.second.job.file.facts().job;
+    return name.uid == uid && (!job.has_value() || name.job == *job);
+  });
+}
+
+void KeptJobs::Sweep() {
+  const absl::Time now = SystemClock().Now();
+  for (auto each = jobs_.begin(); each != jobs_.end();) {
+    Kept& kept = each->second;
+    const bool is_over = !kept.is_over && now >= kept.until;
+    const bool has_pins = !kept.job.image.pins.empty();
+    if (kept.job.HasGone() || (is_over && !has_pins)) {
+      GiveBack(std::move(kept.job));
+      each = jobs_.erase(each);
+      continue;
+    }
+    if (is_over) EndDisks(kept);
+    ++each;
+  }
+}
+
+void KeptJobs::EndDisks(Kept& kept) {
+  kept.is_over = true;
+  Drop(NamesOf(kept.job));
+  Run([disks = std::make_shared<std::vector<std::unique_ptr<DiskFile>>>(
+           std::move(kept.job.disks))] { disks->clear(); });
+}
+
+void KeptJobs::Run(const std::function<void()>& give) {
+  try {
+    ends_.push_back(StartThread("terrace-kept", give));
+  } catch (const std::system_error&) {
+    give();
+  }
+}
+
+void KeptJobs::GiveBack(KeptJob job) {
+  Drop(NamesOf(job));
+  auto owned = std::make_shared<KeptJob>(std::move(job));
+  Run([owned, &tiers = tiers_] {
+    HostArena::EmptyMemoryFile(owned->memory);
+    GiveKept(tiers, *owned);
+    owned->disks.clear();
+  });
+}
+
+}  // namespace terrace
