@@ -2,14 +2,21 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "daemon/client/control_client.h"
 #include "daemon/wire/ring/ring_file.h"
 
 namespace terrace {
+namespace {
+
+constexpr absl::Duration kConnects = absl::Milliseconds(200);
+
+}  // namespace
 
 void GreetingEnd::End() {
   MutexLock lock(mutex_);
@@ -26,9 +33,13 @@ bool GreetingEnd::Set(int descriptor) {
 
 absl::StatusOr<Greeted> Greet(const std::string& path, Hello hello,
                               absl::Time deadline, GreetingEnd* end) {
+  // One that may be given up waits in its caller.
+  const absl::Time connected_by =
+      end == nullptr ? deadline
+                     : std::min(deadline, SystemClock().Now() + kConnects);
   TERRACE_ASSIGN_OR_RETURN(
       PacketSocket socket,
-      PacketSocket::Connect(path, deadline, Descriptors::kTaken));
+      PacketSocket::Connect(path, connected_by, Descriptors::kTaken));
   if (end != nullptr && !end->Set(socket.descriptor())) {
     return absl::UnavailableError("the greeting is over");
   }

@@ -211,7 +211,8 @@ absl::StatusOr<Greeted> Relay::AwaitNext() {
     why = next.status();
     // Of a daemon that is not there yet, or has gone again.
     const bool may_come = absl::IsNotFound(why) || absl::IsUnavailable(why) ||
-                          absl::IsResourceExhausted(why);
+                          absl::IsResourceExhausted(why) ||
+                          absl::IsDeadlineExceeded(why);
     if (!may_come) break;
     event_->Clear();
     pollfd wait = {event_->descriptor(), POLLIN, 0};

@@ -58,7 +58,12 @@ void RequestSender::Pause() {
 absl::Status RequestSender::BeginAgain(MessageChannel& channel) {
   MutexLock lock(mutex_);
   channel_ = &channel;
-  return Send({.posted = log_->posted(), .requests = log_->Again()});
+  TERRACE_RETURN_IF_ERROR(
+      Send({.posted = log_->posted(), .requests = log_->Again()}));
+  for (const auto& [request, why] : refused_) {
+    if (std::holds_alternative<ClaimRequest>(request)) return why;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RequestSender::SendAll(Inbox& inbox) {

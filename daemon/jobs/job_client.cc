@@ -64,7 +64,10 @@ JobClient::JobClient(JobRuntime& made, std::shared_ptr<AnswerOutbox> outbox,
       id_(runtime_.mover().ports().Join(outbox_)),
       intake_(id_, runtime_.clock(), inbox_),
       most_in_flight_(most_in_flight),
-      held_pins_(kept_.has_value() && !kept_->pins.empty()) {}
+      held_pins_(kept_.has_value() &&
+                 (!kept_->pins.empty() || image_->file().held_pins())) {
+  if (held_pins_ && image_->file().held_pins()) memory_.KeepSpill();
+}
 
 absl::Status JobClient::Post(JobRequests requests) {
   const uint64_t before = inbox_->posted();
@@ -89,8 +92,9 @@ absl::Status JobClient::Restore(const ClaimRequest& claim) {
   const RuntimeImage image =
       ClaimedOf(*std::exchange(kept_, std::nullopt), claim);
   image_->writer().KeepOnly(image);
+  for (const PinImage& each : image.pins) pins_.insert(each.token);
   TERRACE_RETURN_IF_ERROR(runtime_.Restore(id_, image));
-  held_pins_ = false;  // those that it claimed are known below
+  held_pins_ = image_->file().held_pins();
   // Whoever has the new token has said so.
   image_->file().ForgetOldToken();
   Learn(image);
@@ -118,7 +122,6 @@ void JobClient::Learn(const RuntimeImage& image) {
     }
     queues_.try_emplace(each.id, 0);
   }
-  for (const PinImage& each : image.pins) pins_.insert(each.token);
 }
 
 absl::Status JobClient::Pass(UnregisterRequest request) {
@@ -383,6 +386,7 @@ bool JobClient::End() {
     if (!is_of_groups) outbox_->Add(std::move(entry));
   }
   held_pins_ |= !pins_.empty();
+  if (held_pins_ && image_ != nullptr) image_->file().NoteHeldPins();
   if (held_pins_) memory_.KeepSpill();
   for (const uint64_t token : std::exchange(pins_, {})) {
     inbox_->EndPin(token, PinEnd::kDiscard);

@@ -18,7 +18,7 @@ void JobMemory::Restore(int64_t growth_bytes, int64_t spill_bytes) {
 }
 
 void JobMemory::EndTakeAt() {
-  spill_.EmptyFree();
+  if (!keeps_) spill_.EmptyFree();
   charge_->Give(std::exchange(restorable_bytes_, 0));
 }
 

@@ -100,6 +100,7 @@ JobSession::Ended JobSession::Serve(JobRuntime made, RuntimeLoops& loops,
       RuntimeProbe::Join(runtime, parts_.boxes);
   Served served{runtime, loops, *probe, client};
   Ended end;
+  end.has_begun = true;
   end.how = Greet(made, client, std::move(page_file));
   const Rings rings = rings_->rings();
   MessageChannel& channel = channel_.emplace(

@@ -38,6 +38,7 @@ class JobSession {
  public:
   struct Ended {
     absl::Status how;
+    bool has_begun = false;  // it had a runtime
     // Its memory is in use: by pins of the process, as long as that lives; by
     // transfers that never end, as long as the daemon does.
     bool process_has_memory = false;

@@ -154,7 +154,7 @@ void ControlServer::Admit(PacketSocket socket) {
     log_.Warn(std::string(peer.status().message()));
     return;
   }
-  jobs_.Sweep();
+  ReapJobs();
   absl::Status admitted = CheckPeer(*peer);
   if (admitted.ok()) admitted = users_.AddConnection(peer->uid);
   Session session(std::move(socket), *peer);

@@ -131,7 +131,14 @@ JobTable::JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
 
 JobTable::~JobTable() {
   EndAll();
+  std::vector<std::shared_ptr<GoesOnWith>> kept;
+  for (auto& [number, entry] : sessions_) kept.push_back(entry.kept);
   sessions_.clear();
+  for (const std::shared_ptr<GoesOnWith>& each : kept) {
+    if (each != nullptr && each->job.has_value()) {
+      kept_.PutBack(*std::move(each->job));
+    }
+  }
 }
 
 absl::Status JobTable::Admit(const Peer& peer, const Hello& hello) {
@@ -201,11 +208,14 @@ absl::Status JobTable::CheckArenas(const JobName& name) const {
 
 absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
                              uint64_t sequence, const Hello& hello) {
-  std::shared_ptr<std::optional<KeptJob>> kept;
+  std::shared_ptr<GoesOnWith> kept;
   if (hello.token != JobToken{}) {
-    kept = std::make_shared<std::optional<KeptJob>>(kept_.Take(hello.token));
+    kept = std::make_shared<GoesOnWith>();
+    kept->job.emplace(kept_.Take(hello.token));
+    kept->memory = kept->job->ShareMemory();
+    kept->has_pins = kept->job->HasPins();
   }
-  const Hello order = kept == nullptr ? hello : (*kept)->file.facts().asked;
+  const Hello order = kept == nullptr ? hello : kept->job->file.facts().asked;
   const JobName name{peer.uid, order.job};
   const int64_t bytes = MemoryBytesOf(order);
   const int64_t number = next_++;
@@ -222,8 +232,8 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
             if (kept == nullptr) {
               return MakeJobRuntime(tiers, whose, order, loops, sink);
             }
-            KeptJob job = std::move(**kept);
-            kept->reset();
+            KeptJob job = *std::move(kept->job);
+            kept->job.reset();
             return MakeKeptRuntime(tiers, std::move(job), loops, sink);
           },
       .loops = loops_,
@@ -242,7 +252,7 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
       process.ok() ? JobSession::Start(std::move(parts)) : process.status();
   if (!session.ok()) {
     if (kept != nullptr) {
-      kept_.PutBack(std::move(**kept));
+      kept_.PutBack(*std::move(kept->job));
     } else {
       ledger_->Give(name, TierName(tiers_.memory), bytes);
     }
@@ -276,11 +286,15 @@ std::vector<JobTable::Ended> JobTable::Reap() {
     if (found == sessions_.end()) continue;
     Entry entry = std::move(found->second);
     sessions_.erase(found);
-    if (entry.kept != nullptr && entry.kept->has_value()) {
-      kept_.PutBack(std::move(**entry.kept));
+    if (entry.kept != nullptr && entry.kept->job.has_value()) {
+      kept_.PutBack(*std::move(entry.kept->job));
       users_.RemoveConnection(entry.peer.uid);
       all.push_back({entry.peer, std::move(end.how), std::move(entry.session)});
       continue;
+    }
+    if (entry.kept != nullptr && !end.has_begun) {
+      end.process_has_memory = entry.kept->has_pins;
+      end.memory = std::move(entry.kept->memory);
     }
     entry.use.memory_bytes += end.charged_bytes;
     counts_.OnEnded(entry.use.name, end.last);

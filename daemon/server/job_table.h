@@ -143,12 +143,16 @@ class JobTable {
     std::vector<std::pair<int64_t, JobSession::Ended>> gone
         ABSL_GUARDED_BY(mutex);
   };
+  struct GoesOnWith {
+    std::optional<KeptJob> job;  // until its runtime has it
+    OwnDescriptor memory;        // of the same
+    bool has_pins = false;
+  };
   struct Entry {
     Peer peer;
     Use use;
-    OwnDescriptor process;  // a pidfd; none: it has gone
-    // That it goes on with, until its runtime has it; null: nothing.
-    std::shared_ptr<std::optional<KeptJob>> kept;
+    OwnDescriptor process;             // a pidfd; none: it has gone
+    std::shared_ptr<GoesOnWith> kept;  // null: nothing
     std::unique_ptr<JobSession> session;
     AskedRuntime asked;
   };

@@ -16,7 +16,9 @@ namespace terrace {
 namespace {
 
 // More than a process waits for, which looks now and then.
-constexpr absl::Duration kMorePatience = absl::Seconds(10);
+constexpr absl::Duration kMorePatience = absl::Seconds(1);
+// Of each job, whatever those before it have taken.
+constexpr absl::Duration kLeastPatience = absl::Seconds(1);
 
 }  // namespace
 
@@ -45,7 +47,8 @@ std::vector<absl::Status> KeptJobs::Open(
       own.emplace(name, std::move(file));
     }
     absl::StatusOr<KeptJob> job =
-        OpenKeptJob(key, std::move(own), tiers_.below, deadline);
+        OpenKeptJob(key, std::move(own), tiers_.below,
+                    std::max(deadline, SystemClock().Now() + kLeastPatience));
     if (!job.ok()) {
       Drop(names);
       lost.push_back(job.status());
@@ -121,8 +124,7 @@ void KeptJobs::Sweep() {
   for (auto each = jobs_.begin(); each != jobs_.end();) {
     Kept& kept = each->second;
     const bool is_over = !kept.is_over && now >= kept.until;
-    const bool has_pins = !kept.job.image.pins.empty();
-    if (kept.job.HasGone() || (is_over && !has_pins)) {
+    if (kept.job.HasGone() || (is_over && !kept.job.HasPins())) {
       GiveBack(std::move(kept.job));
       each = jobs_.erase(each);
       continue;

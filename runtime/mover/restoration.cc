@@ -29,10 +29,15 @@ absl::Status Restoration::Restore(const RestoreRequest& request) {
   TERRACE_RETURN_IF_ERROR(RestoreQueues(request));
   absl::flat_hash_set<int64_t> pinned;
   for (const PinImage& each : image.pins) pinned.insert(each.tensor.value);
-  for (const TensorImage& each : image.tensors) {
-    parts_.heartbeat->Beat();
-    TERRACE_RETURN_IF_ERROR(
-        RestoreTensor(each, pinned.contains(each.id.value)));
+  // What is beyond the budget comes last: each of it is a window.
+  const int64_t budget = parts_.memory->tier().usage().capacity_bytes;
+  for (const bool is_beyond : {false, true}) {
+    for (const TensorImage& each : image.tensors) {
+      parts_.heartbeat->Beat();
+      if ((each.memory.extent.end() > budget) != is_beyond) continue;
+      TERRACE_RETURN_IF_ERROR(
+          RestoreTensor(each, pinned.contains(each.id.value)));
+    }
   }
   for (const PinImage& each : image.pins) {
     parts_.heartbeat->Beat();

@@ -32,6 +32,7 @@ Reservation Windows::OpenBeyond(Reservation range, Tensor& tensor) {
 
 Reservation Windows::TakeAt(const Extent& range, Tensor& tensor) {
   for (const auto& window : windows_) {
+    if (window->is_beyond()) continue;
     const int64_t offset = range.offset - window->room().offset;
     if (offset < 0 || range.end() > window->room().end()) continue;
     const auto slot = static_cast<int>(offset / window->stride());

@@ -82,6 +82,8 @@ SINGLE = {
         {'kLockPatience'}, 'the deadline of a lock'),
     'tiers/pmem/dax_device.cc': Wait(
         {'kLockPatience'}, 'the deadline of a lock'),
+    'daemon/client/greeting.cc': Wait(
+        {'kConnects'}, 'the deadline of a connect'),
     'daemon/client/leading_clock.cc': Wait(
         {'kSpin'}, 'a wake-up takes as long; it spins so long once'),
     'daemon/cli/top.cc': Wait(

@@ -62,6 +62,10 @@ class ImageFile {
   // For any thread.
   void SetUsedBytes(int64_t bytes) { header().used_bytes = bytes; }
   int64_t used_bytes() const { return header().used_bytes; }
+  // Its pins end here, though the process has them: from here on it may use any
+  // of the memory.
+  void NoteHeldPins() { header().held_pins = 1; }
+  bool held_pins() const { return header().held_pins != 0; }
 
   ImageHeader& header() const {
     return *reinterpret_cast<ImageHeader*>(bytes_.data());

@@ -61,6 +61,8 @@ struct ImageHeader {
   // Entries that were ever used; and whether there was one too few.
   std::atomic<uint32_t> entries = 0;
   std::atomic<uint32_t> is_incomplete = 0;
+  // Its process had pins that stand here no more, as all ended.
+  std::atomic<uint32_t> held_pins = 0;
 };
 
 enum class EntryKind : uint32_t { kFree, kTensor, kName, kPin, kQueue };

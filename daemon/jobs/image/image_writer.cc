@@ -56,7 +56,8 @@ std::optional<std::string> NameOf(const ImageFile& file,
     name.append(entry.name.name.data(), std::min(left, entry.name.name.size()));
     more = entry.name.more;
   }
-  if (name.size() != tensor.name_bytes || name.empty()) return std::nullopt;
+  const bool is_whole = name.size() == tensor.name_bytes && more == kNoEntry;
+  if (!is_whole || name.empty()) return std::nullopt;
   return name;
 }
 

@@ -1,5 +1,6 @@
 #include "daemon/jobs/image/kept_job.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -72,6 +73,12 @@ std::string LockName(const std::string& key, size_t disk) {
   return absl::StrCat(key, "-lock", disk);
 }
 
+OwnDescriptor KeptJob::ShareMemory() const {
+  const ForkPause pause;
+  const int fd = fcntl(memory.get(), F_DUPFD_CLOEXEC, 0);
+  return fd < 0 ? OwnDescriptor() : OwnDescriptor::Of(fd);
+}
+
 bool KeptJob::HasGone() const {
   pollfd wait = {process.get(), POLLIN, 0};
   return poll(&wait, 1, /*timeout=*/0) > 0;
@@ -91,28 +98,31 @@ absl::StatusOr<KeptJob> OpenKeptJob(const std::string& key,
   TERRACE_ASSIGN_OR_RETURN(ImageFile file,
                            ImageFile::Reopen(Take(&files, ImageName(key))));
   ImageFacts facts = file.facts();
-  TERRACE_ASSIGN_OR_RETURN(OwnDescriptor process, OpenProcess(facts));
   TERRACE_RETURN_IF_ERROR(CheckDisks(facts, disks));
-  TERRACE_ASSIGN_OR_RETURN(RuntimeImage image, ReadImage(file));
-  KeptJob job{.key = key,
-              .file = std::move(file),
-              .image = std::move(image),
-              .memory = Take(&files, MemoryName(key)),
-              .process = std::move(process)};
-  if (!job.memory.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the memory of ", JobText(facts.job), " was not kept"));
-  }
+  // First: what is of no use goes with them.
+  std::vector<std::unique_ptr<DiskFile>> opened;
   for (size_t i = 0; i < disks.size(); ++i) {
     KeptFile kept = std::move(facts.disks[i].file);
     kept.lock = Take(&files, LockName(key, i));
     TERRACE_ASSIGN_OR_RETURN(
-        job.disks.emplace_back(),
+        opened.emplace_back(),
         ReopenDiskFile(
             {.path = disks[i].place, .budget_bytes = disks[i].budget_bytes},
             std::move(kept), deadline));
   }
-  return job;
+  TERRACE_ASSIGN_OR_RETURN(OwnDescriptor process, OpenProcess(facts));
+  OwnDescriptor memory = Take(&files, MemoryName(key));
+  if (!memory.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the memory of ", JobText(facts.job), " was not kept"));
+  }
+  TERRACE_ASSIGN_OR_RETURN(RuntimeImage image, ReadImage(file));
+  return KeptJob{.key = key,
+                 .file = std::move(file),
+                 .image = std::move(image),
+                 .memory = std::move(memory),
+                 .process = std::move(process),
+                 .disks = std::move(opened)};
 }
 
 }  // namespace terrace

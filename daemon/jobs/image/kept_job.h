@@ -23,6 +23,9 @@ namespace terrace {
 
 struct KeptJob {
   bool HasGone() const;  // the process
+  // Another descriptor. None: there is none to be had.
+  OwnDescriptor ShareMemory() const;
+  bool HasPins() const { return !image.pins.empty() || file.held_pins(); }
 
   std::string key;  // of its descriptors' names
   ImageFile file;
@@ -41,7 +44,8 @@ std::string LockName(const std::string& key, size_t disk);
 std::string KeyOf(absl::string_view name);
 
 // From what a store has of that key, by its names; the disks are opened again,
-// at these places, and waited for until then. NotFound: the process has gone;
+// at these places, and waited for until then; where something else is wrong
+// they are removed. NotFound: the process has gone;
 // InvalidArgument: something of it is not there, or is another's, or the disks
 // are others; ResourceExhausted: there are no descriptors; DeadlineExceeded and
 // DataLoss as ReopenDiskFile and ReadImage have it.

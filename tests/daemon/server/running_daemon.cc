@@ -110,9 +110,13 @@ const std::map<std::string, int>& RunningDaemon::Kept() {
   return kept_;
 }
 
-void RunningDaemon::ForgetKept() {
-  for (const auto& [name, descriptor] : Kept()) close(descriptor);
-  kept_.clear();
+void RunningDaemon::ForgetKept(const std::string& part) {
+  Told();
+  std::erase_if(kept_, [&part](const auto& each) {
+    if (!absl::StrContains(each.first, part)) return false;
+    close(each.second);
+    return true;
+  });
 }
 
 // By sd_notify(3). A descriptor's own number is high, so that none of the first

@@ -67,7 +67,8 @@ class RunningDaemon {
   bool WaitUntilTold(const std::string& words);
   // Those that the service manager has, by name.
   const std::map<std::string, int>& Kept();
-  void ForgetKept();
+  // Loses those whose names have that in them.
+  void ForgetKept(const std::string& part = "");
 
   // As ChildProcess has it.
   bool WaitUntil(const std::function<bool()>& condition) {

@@ -198,10 +198,14 @@ TEST_F(RestorationTest, APinOfNothingIsDataLoss) {
 
 // The copy goes before the pin does.
 TEST_F(RestorationTest, APinThatWasBeingDiscardedIsNone) {
-  image_.tensors = {At(0, 0)};
-  image_.pins = {{Token(1), {0}, 0, Access::kOverwrite}};
+  TensorImage other = At(1, 1);
+  other.memory = Copy(kDramTier, 0, 1);
+  image_.tensors = {At(0, 0), other};
+  image_.pins = {{Token(1), {0}, 0, Access::kOverwrite},
+                 {Token(2), {1}, 0, Access::kRead}};
   ASSERT_EQ(Restore(), absl::OkStatus());
-  EXPECT_TRUE(core_.pins.empty());
+  EXPECT_EQ(core_.pins.size(), 1u);
+  EXPECT_EQ(core_.customers.Find(0)->held_pins, 1);
   EXPECT_FALSE(core_.pins.End(Token(1), PinEnd::kDiscard).ok());
 }
 

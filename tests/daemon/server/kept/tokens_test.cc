@@ -92,6 +92,49 @@ TEST_F(TokensTest, AClaimComesFirstAndOnce) {
   EXPECT_TRUE(daemon_.WaitUntil([&] { return UsedMemory(daemon_) == 0; }));
 }
 
+// What it has pinned stays as it is, and counted to it.
+TEST_F(TokensTest, WhoEndsBeforeItsClaimHasItsPinsAllTheSame) {
+  RawJob job(daemon_);
+  const TensorId tensor = job.Register(1, "a");
+  const auto grant = job.Take(job.Open(2), tensor, Access::kOverwrite);
+  ASSERT_TRUE(grant.ok()) << grant.status();
+  const SharedMemory memory =
+      *SharedMemory::Map(job.memory(), job.file_bytes(), 0);
+  std::byte& pinned = memory.bytes()[static_cast<size_t>(grant->offset)];
+  pinned = std::byte{77};
+  ReviveAndServe();
+  {
+    RawJob again(daemon_, job.welcome().token);
+    again.Ask(StatsRequest{{.number = 1}});
+    EXPECT_FALSE(again.Hear().ok());
+  }
+  EXPECT_TRUE(daemon_.WaitUntil([&] { return daemon_.Kept().empty(); }));
+  EXPECT_EQ(pinned, std::byte{77});
+  EXPECT_EQ(UsedMemory(daemon_), kHostileMemory);
+  EXPECT_THAT(daemon_.Kept(), testing::IsEmpty());
+}
+
+TEST_F(TokensTest, WhatNobodyClaimsIsGivenBackInTime) {
+  const Hello hello{
+      .version = kVersion, .memory_bytes = kHostileMemory, .patience_ms = 100};
+  RawJob idle(daemon_, hello);
+  idle.Register(1, "a");
+  RawJob pins(daemon_, hello);
+  const TensorId tensor = pins.Register(1, "a");
+  ASSERT_TRUE(pins.Take(pins.Open(2), tensor, Access::kOverwrite).ok());
+  const SharedMemory memory =
+      *SharedMemory::Map(pins.memory(), pins.file_bytes(), 0);
+  memory.bytes()[0] = std::byte{7};
+  ReviveAndServe();
+  EXPECT_EQ(UsedMemory(daemon_), 2 * kHostileMemory);
+  EXPECT_TRUE(daemon_.WaitUntil([&] {
+    return UsedMemory(daemon_) == kHostileMemory && UsedPath(daemon_) == 0;
+  })) << "what is pinned stays counted";
+  EXPECT_EQ(memory.bytes()[0], std::byte{7});
+  EXPECT_THAT(daemon_.Kept(), testing::IsEmpty());
+  EXPECT_TRUE(absl::IsFailedPrecondition(GoOn(pins.welcome().token).status()));
+}
+
 // Whatever a process claims, it has what is its own.
 TEST_F(TokensTest, AClaimOfWhatIsNotThereIsNothing) {
   RawJob job(daemon_);
