@@ -52,8 +52,9 @@ std::unique_ptr<JobImage> KeepImage(const JobTiers& tiers,
                                     const JobProcess& whose, const Hello& hello,
                                     const JobAddresses& addresses,
                                     const LocalRuntimeParts& parts) {
+  if (tiers.store == nullptr) return nullptr;
   const std::optional<uint64_t> start = StartOf(whose.process);
-  if (tiers.store == nullptr || !start.has_value()) return nullptr;
+  if (!start.has_value()) return nullptr;
   ImageFacts facts;
   facts.job = whose.job;
   facts.process = whose.process;
