@@ -371,7 +371,18 @@ Stats JobClient::LastOfRuntime() const {
   return stats;
 }
 
+void JobClient::HearUnsent() {
+  for (JobNewsEntry& entry : outbox_->Take()) {
+    std::visit([this](auto& news) { Hear(news); }, entry);
+    const bool is_of_groups = std::holds_alternative<QueueNews>(entry) ||
+                              std::holds_alternative<BytesNews>(entry);
+    if (!is_of_groups) outbox_->Add(std::move(entry));
+  }
+}
+
 bool JobClient::End() {
+  // A queue that has opened since the last turn is to be closed as well.
+  HearUnsent();
   for (const auto& [queue, groups] : queues_) {
     intake_.Post(CloseQueueRequest{queue}).IgnoreError();
     in_flight_ -= groups;
@@ -379,12 +390,7 @@ bool JobClient::End() {
   queues_.clear();
   // Once the mover has heard of that, no more is granted.
   runtime_.GetStats();
-  for (JobNewsEntry& entry : outbox_->Take()) {
-    std::visit([this](auto& news) { Hear(news); }, entry);
-    const bool is_of_groups = std::holds_alternative<QueueNews>(entry) ||
-                              std::holds_alternative<BytesNews>(entry);
-    if (!is_of_groups) outbox_->Add(std::move(entry));
-  }
+  HearUnsent();
   held_pins_ |= !pins_.empty();
   if (held_pins_ && image_ != nullptr) image_->file().NoteHeldPins();
   if (held_pins_) memory_.KeepSpill();

@@ -94,6 +94,8 @@ class JobClient {
   template <typename News>
   void Hear(News& /*news*/) {}  // of a queue's end: it tells the process
   void HearGroups(int64_t queue, const std::vector<ReadyGroup>& groups);
+  // All that is told meanwhile; that of groups goes no further.
+  void HearUnsent();
   void Learn(const About& about, const Answer& answer);
   Stats LastOfRuntime() const;
 
