@@ -163,6 +163,11 @@ OwnDescriptor OwnDescriptor::Of(int fd) {
   return own;
 }
 
+OwnDescriptor OwnDescriptor::Share() const {
+  const ForkPause pause;
+  return Of(fcntl(get(), F_DUPFD_CLOEXEC, 0));
+}
+
 void OwnDescriptor::Close() {
   const int fd = std::exchange(fd_, -1);
   if (fd < 0 || !process_.IsCurrent()) return;

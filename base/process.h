@@ -90,6 +90,9 @@ class OwnDescriptor {
                               mode_t mode = 0);
   // Of another kind, just made.
   static OwnDescriptor Of(int fd);
+  // Another descriptor of the same open file, which shares its locks. Sets
+  // errno if it is not ok().
+  OwnDescriptor Share() const;
 
   const Process& process() const { return process_; }
   // -1: there is none, or this is a child, whose copy is closed.

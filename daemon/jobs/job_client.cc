@@ -1,7 +1,6 @@
 #include "daemon/jobs/job_client.h"
 
 #include <algorithm>
-#include <iterator>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
@@ -9,47 +8,16 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "daemon/jobs/image/claimed_image.h"
+#include "daemon/jobs/news/news_messages.h"
 
 namespace terrace {
 namespace {
 
 // Of the threads of one process, each waits for one answer.
 constexpr size_t kMostQuestions = 4096;
-// Of news, in a message.
-constexpr size_t kMostEntries = 4096;
 // Of a group: its pins go in one message.
 constexpr size_t kMostWants = 1 << 20;
 constexpr absl::Duration kLeastClosePatience = absl::Seconds(1);
-
-// How many of the groups one message has room for, the first one always.
-size_t FirstGroups(const std::vector<ReadyGroup>& groups) {
-  size_t pins = 0;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    const auto& grants = groups[i].grants;
-    pins += groups[i].recalls.size() + (grants.ok() ? grants->size() : 0);
-    if (i == kMostEntries || (i > 0 && pins > kMostWants)) return i;
-  }
-  return groups.size();
-}
-
-// One message could be too long for all that a queue waited for: `news` is left
-// with the last of its groups.
-template <typename News>
-void Split(News& news, std::vector<JobNews>* messages) {
-  if constexpr (requires { news.groups; }) {
-    while (true) {
-      const size_t count = FirstGroups(news.groups);
-      if (count == news.groups.size()) return;
-      News first;
-      first.queue = news.queue;
-      const auto middle = news.groups.begin() + static_cast<ptrdiff_t>(count);
-      first.groups.assign(std::make_move_iterator(news.groups.begin()),
-                          std::make_move_iterator(middle));
-      news.groups.erase(news.groups.begin(), middle);
-      messages->emplace_back().entries.push_back(std::move(first));
-    }
-  }
-}
 
 }  // namespace
 
@@ -288,20 +256,14 @@ absl::Status JobClient::Pass(CloseQueueRequest request) {
 std::vector<JobNews> JobClient::TakeNews() {
   // Before what was told meanwhile is taken.
   const uint64_t done = inbox_->heard();
-  std::vector<JobNews> messages;
-  const auto add = [&messages](JobNewsEntry entry) {
-    if (messages.empty() || messages.back().entries.size() >= kMostEntries) {
-      messages.emplace_back();
-    }
-    messages.back().entries.push_back(std::move(entry));
-  };
+  NewsMessages news;
   for (JobNewsEntry& entry : outbox_->Take()) {
     const bool was_closed = is_closed_;
-    std::visit([this](auto& news) { Hear(news); }, entry);
-    if (is_closed_ && !was_closed) add(LastStats{LastOfRuntime()});
-    std::visit([&messages](auto& news) { Split(news, &messages); }, entry);
-    add(std::move(entry));
+    std::visit([this](auto& each) { Hear(each); }, entry);
+    if (is_closed_ && !was_closed) news.Add(LastStats{LastOfRuntime()});
+    news.Add(std::move(entry));
   }
+  std::vector<JobNews> messages = news.Take();
   if (image_ == nullptr) return messages;
   const uint64_t processed = done_.ProcessCount(done);
   for (JobNews& each : messages) each.processed = processed;

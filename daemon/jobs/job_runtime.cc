@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "daemon/jobs/charged_disk_file.h"
-#include "daemon/jobs/image/process_start.h"
+#include "daemon/jobs/image/other_process.h"
 #include "runtime/local_parts.h"
 
 namespace terrace {

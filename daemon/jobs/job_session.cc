@@ -132,7 +132,7 @@ JobSession::Ended JobSession::Serve(JobRuntime made, RuntimeLoops& loops,
   if (!end.process_has_memory) {
     arena.Empty();
   } else {
-    end.memory = arena.ShareMemoryFile();
+    end.memory = arena.memory_file().Share();
   }
   return end;
 }

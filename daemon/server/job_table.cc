@@ -1,10 +1,5 @@
 #include "daemon/server/job_table.h"
 
-#include <poll.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <string>
 #include <utility>
 
@@ -14,9 +9,9 @@
 #include "base/status_macros.h"
 #include "base/text/utf8.h"
 #include "daemon/config/user_names.h"
+#include "daemon/jobs/image/other_process.h"
 #include "terrace/version.h"
 #include "tiers/memory/host_arena.h"
-#include "tiers/system_error.h"
 
 namespace terrace {
 namespace {
@@ -27,21 +22,6 @@ constexpr size_t kMostVersionBytes = 32;
 constexpr int64_t kRequests = 1 << 20;
 // Half of an address space.
 constexpr int64_t kMostAddressBytes = int64_t{1} << 46;
-
-// Of a process that is connected. None: it has gone; or else ResourceExhausted.
-absl::StatusOr<OwnDescriptor> OpenProcess(pid_t pid) {
-  const ForkPause pause;
-  const auto fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  if (fd >= 0) return OwnDescriptor::Of(fd);
-  if (errno == ESRCH) return OwnDescriptor();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("process ", pid, " cannot be watched: ", ErrnoName(errno)));
-}
-
-bool HasGone(const OwnDescriptor& process) {
-  pollfd wait = {process.get(), POLLIN, 0};
-  return !process.ok() || poll(&wait, 1, /*timeout=*/0) > 0;
-}
 
 // The first memory, and the directories of disks, are what jobs have.
 JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
@@ -212,7 +192,7 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
   if (hello.token != JobToken{}) {
     kept = std::make_shared<GoesOnWith>();
     kept->job.emplace(kept_.Take(hello.token));
-    kept->memory = kept->job->ShareMemory();
+    kept->memory = kept->job->memory.Share();
     kept->has_pins = kept->job->HasPins();
   }
   const Hello order = kept == nullptr ? hello : kept->job->file.facts().asked;

@@ -1,15 +1,15 @@
 #include "daemon/server/kept_jobs.h"
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <set>
 #include <system_error>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/threads/own_thread.h"
-#include "daemon/jobs/image/process_start.h"
+#include "daemon/jobs/image/other_process.h"
 #include "tiers/memory/host_arena.h"
 
 namespace terrace {
@@ -85,35 +85,35 @@ void KeptJobs::Drop(const std::vector<std::string>& names) const {
 }
 
 absl::Status KeptJobs::Check(const Peer& peer, const JobToken& token) const {
-  for (const auto& [key, each] : jobs_) {
-    const ImageFile& file = each.job.file;
-    if (each.is_over || !file.Accepts(token)) continue;
-    const ImageFacts facts = file.facts();
-    const bool is_its =
-        facts.job.uid == peer.uid && facts.process == peer.pid &&
-        StartOf(peer.pid) == std::optional<uint64_t>(facts.start_time);
-    if (is_its) return absl::OkStatus();
-    return absl::PermissionDeniedError("the token is another process's");
+  const auto found = Find(token);
+  if (found == jobs_.end()) {
+    return absl::FailedPreconditionError(
+        "the daemon has nothing of the runtime that the process had");
   }
-  return absl::FailedPreconditionError(
-      "the daemon has nothing of the runtime that the process had");
+  const ImageFacts facts = found->second.job.file.facts();
+  const bool is_its =
+      facts.job.uid == peer.uid && facts.process == peer.pid &&
+      StartOf(peer.pid) == std::optional<uint64_t>(facts.start_time);
+  if (is_its) return absl::OkStatus();
+  return absl::PermissionDeniedError("the token is another process's");
+}
+
+KeptJobs::Jobs::const_iterator KeptJobs::Find(const JobToken& token) const {
+  return absl::c_find_if(jobs_, [&token](const auto& each) {
+    return !each.second.is_over && each.second.job.file.Accepts(token);
+  });
 }
 
 KeptJob KeptJobs::Take(const JobToken& token) {
-  const auto found =
-      std::find_if(jobs_.begin(), jobs_.end(), [&token](const auto& each) {
-        return !each.second.is_over && each.second.job.file.Accepts(token);
-      });
-  KeptJob job = std::move(found->second.job);
+  KeptJob job = std::move(jobs_.extract(Find(token)).mapped().job);
   job.token = token;
-  jobs_.erase(found);
   return job;
 }
 
 void KeptJobs::PutBack(KeptJob job) { Add(std::move(job)); }
 
 int64_t KeptJobs::CountOf(uid_t uid, std::optional<std::string> job) const {
-  return std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& each) {
+  return absl::c_count_if(jobs_, [&](const auto& each) {
     const JobName name = each.second.job.file.facts().job;
     return name.uid == uid && (!job.has_value() || name.job == *job);
   });
@@ -124,7 +124,7 @@ void KeptJobs::Sweep() {
   for (auto each = jobs_.begin(); each != jobs_.end();) {
     Kept& kept = each->second;
     const bool is_over = !kept.is_over && now >= kept.until;
-    if (kept.job.HasGone() || (is_over && !kept.job.HasPins())) {
+    if (HasGone(kept.job.process) || (is_over && !kept.job.HasPins())) {
       GiveBack(std::move(kept.job));
       each = jobs_.erase(each);
       continue;

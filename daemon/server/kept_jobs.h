@@ -66,6 +66,9 @@ class KeptJobs {
     bool is_over = false;  // and it has its memory alone
   };
 
+  using Jobs = std::map<std::string, Kept>;  // by key
+
+  Jobs::const_iterator Find(const JobToken& token) const;
   void Add(KeptJob job);
   void Drop(const std::vector<std::string>& names) const;
   static std::vector<std::string> NamesOf(const KeptJob& job);
@@ -75,8 +78,8 @@ class KeptJobs {
 
   const JobTiers& tiers_;
   const SinkOf sink_of_;
-  std::map<std::string, Kept> jobs_;  // by key
-  std::vector<std::thread> ends_;     // of what is given back
+  Jobs jobs_;
+  std::vector<std::thread> ends_;  // of what is given back
 };
 
 }  // namespace terrace

@@ -263,23 +263,6 @@ void Tensor::Restore(const TensorImage& image, Reservation place,
       absl::StrCat("tensor '", spec.name, "' was lost before"));
 }
 
-TensorImage ImageOf(const Tensor& tensor) {
-  TensorImage image{.id = tensor.id,
-                    .spec = tensor.spec,
-                    .generation = tensor.generation(),
-                    .is_lost = !tensor.loss().ok()};
-  const auto image_of = [](const Copy& copy) {
-    return CopyImage{copy.place.tier(), copy.place.extent(), copy.generation};
-  };
-  const Copy* const below = tensor.resting();
-  if (below != nullptr) image.below = image_of(*below);
-  const Copy* const memory = tensor.at(kDramTier);
-  if (memory != nullptr && memory->delivered()) {
-    image.memory = image_of(*memory);
-  }
-  return image;
-}
-
 absl::Status CheckInvariants(const Tensor& tensor) {
   auto broken = [&tensor](const char* rule) {
     return absl::InternalError(

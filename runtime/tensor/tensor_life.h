@@ -138,9 +138,6 @@ absl::Status CheckInvariants(const Tensor& tensor);
 // Adds what the tensor has of each tier, so many times.
 void CountFills(const Tensor& tensor, int64_t times, TierFills* fills);
 
-// As a keeper has it.
-TensorImage ImageOf(const Tensor& tensor);
-
 // By which the order of uses knows it (prefetch/recorded_step.h).
 inline TensorId KeyOf(const Tensor& tensor) {
   const int64_t number = tensor.spec.step_number;

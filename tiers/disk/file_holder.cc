@@ -32,7 +32,8 @@ class DirectoryHolder final : public FileHolder {
   bool Reclaim() override { return directory_->Reclaim(); }
   bool MakeRoom() override { return directory_->MakeRoom(); }
   std::optional<KeptFile> Keep() const override {
-    KeptFile kept{.name = directory_->name(), .lock = directory_->ShareLock()};
+    KeptFile kept{.name = directory_->name(),
+                  .lock = directory_->lock().Share()};
     if (!kept.lock.ok()) return std::nullopt;
     return kept;
   }

@@ -154,12 +154,6 @@ absl::StatusOr<std::unique_ptr<JobDirectory>> JobDirectory::Reopen(
   return job;
 }
 
-OwnDescriptor JobDirectory::ShareLock() const {
-  const ForkPause pause;
-  const int fd = fcntl(lock_.get(), F_DUPFD_CLOEXEC, 0);
-  return fd < 0 ? OwnDescriptor() : OwnDescriptor::Of(fd);
-}
-
 JobDirectory::~JobDirectory() {
   if (made_ && IsOwner()) {
     RemoveJobFiles(opened_path_.get(), fd(), name_);

@@ -50,9 +50,8 @@ class JobDirectory {
   int fd() const { return directory_.get(); }
   std::string state_file() const;
   const std::string& name() const { return name_; }
-  // Another descriptor of its lock, which holds it as well. None: there is none
-  // to be had.
-  OwnDescriptor ShareLock() const;
+  // Whose Share holds it as well.
+  const OwnDescriptor& lock() const { return lock_; }
 
   // What killed jobs left on the path, until Remove: stale_jobs.h.
   bool Reclaim() { return stale_->RemoveSome(); }

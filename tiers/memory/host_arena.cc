@@ -380,12 +380,6 @@ void HostArena::EmptyMemoryFile(const OwnDescriptor& file) {
             found.st_size);
 }
 
-OwnDescriptor HostArena::ShareMemoryFile() const {
-  const ForkPause pause;
-  const int fd = fcntl(memory_file_.get(), F_DUPFD_CLOEXEC, 0);
-  return fd < 0 ? OwnDescriptor() : OwnDescriptor::Of(fd);
-}
-
 absl::Status HostArena::CheckPinned() const {
   if (required_node_ < 0) return absl::OkStatus();
   TERRACE_ASSIGN_OR_RETURN(const std::vector<int> nodes, FindNodes(bytes_));

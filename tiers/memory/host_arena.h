@@ -101,8 +101,6 @@ class HostArena {
   // zeros. Nothing may be under way.
   void Empty() { EmptyMemoryFile(memory_file_); }
   static void EmptyMemoryFile(const OwnDescriptor& file);
-  // Another descriptor of the memory file. None: there is none to be had.
-  OwnDescriptor ShareMemoryFile() const;
 
   // Never unmaps: transfers may still write into it.
   void Leak() { leaked_ = true; }

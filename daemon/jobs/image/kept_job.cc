@@ -1,12 +1,5 @@
 #include "daemon/jobs/image/kept_job.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -14,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "daemon/jobs/image/image_writer.h"
-#include "daemon/jobs/image/process_start.h"
+#include "daemon/jobs/image/other_process.h"
 
 namespace terrace {
 namespace {
@@ -27,18 +20,9 @@ OwnDescriptor Take(std::map<std::string, OwnDescriptor>* files,
   return found == files->end() ? OwnDescriptor() : std::move(found->second);
 }
 
-absl::StatusOr<OwnDescriptor> OpenProcess(const ImageFacts& facts) {
+absl::StatusOr<OwnDescriptor> OpenProcessOf(const ImageFacts& facts) {
   const auto process = static_cast<pid_t>(facts.process);
-  OwnDescriptor opened;
-  {
-    const ForkPause pause;
-    opened = OwnDescriptor::Of(
-        static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
-  }
-  if (!opened.ok() && errno != ESRCH) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "process ", process, " cannot be watched: ", std::strerror(errno)));
-  }
+  TERRACE_ASSIGN_OR_RETURN(OwnDescriptor opened, OpenProcess(process));
   if (opened.ok() &&
       StartOf(process) == std::optional<uint64_t>(facts.start_time)) {
     return opened;
@@ -73,17 +57,6 @@ std::string LockName(const std::string& key, size_t disk) {
   return absl::StrCat(key, "-lock", disk);
 }
 
-OwnDescriptor KeptJob::ShareMemory() const {
-  const ForkPause pause;
-  const int fd = fcntl(memory.get(), F_DUPFD_CLOEXEC, 0);
-  return fd < 0 ? OwnDescriptor() : OwnDescriptor::Of(fd);
-}
-
-bool KeptJob::HasGone() const {
-  pollfd wait = {process.get(), POLLIN, 0};
-  return poll(&wait, 1, /*timeout=*/0) > 0;
-}
-
 std::string KeyOf(absl::string_view name) {
   const size_t end = name.rfind('-');
   const bool is_one = absl::StartsWith(name, kKeyBegins) &&
@@ -110,7 +83,7 @@ absl::StatusOr<KeptJob> OpenKeptJob(const std::string& key,
             {.path = disks[i].place, .budget_bytes = disks[i].budget_bytes},
             std::move(kept), deadline));
   }
-  TERRACE_ASSIGN_OR_RETURN(OwnDescriptor process, OpenProcess(facts));
+  TERRACE_ASSIGN_OR_RETURN(OwnDescriptor process, OpenProcessOf(facts));
   OwnDescriptor memory = Take(&files, MemoryName(key));
   if (!memory.ok()) {
     return absl::InvalidArgumentError(

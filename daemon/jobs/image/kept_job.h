@@ -22,16 +22,13 @@
 namespace terrace {
 
 struct KeptJob {
-  bool HasGone() const;  // the process
-  // Another descriptor. None: there is none to be had.
-  OwnDescriptor ShareMemory() const;
   bool HasPins() const { return !image.pins.empty() || file.held_pins(); }
 
   std::string key;  // of its descriptors' names
   ImageFile file;
   RuntimeImage image;
   OwnDescriptor memory;
-  OwnDescriptor process;  // a pidfd
+  OwnDescriptor process;  // OpenProcess, and it lived then
   std::vector<std::unique_ptr<DiskFile>> disks;
   JobToken token = {};  // by which its process goes on with it
 };

@@ -15,7 +15,7 @@
 #include "daemon/jobs/image/image_file.h"
 #include "daemon/jobs/image/image_writer.h"
 #include "daemon/jobs/image/kept_job.h"
-#include "daemon/jobs/image/process_start.h"
+#include "daemon/jobs/image/other_process.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/tensor/tensor_life.h"
@@ -49,12 +49,8 @@ ImageFacts SomeFacts() {
   return facts;
 }
 
-OwnDescriptor Share(const OwnDescriptor& file) {
-  return OwnDescriptor::Of(fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
-}
-
 ImageFile Reopened(const ImageFile& file) {
-  return *ImageFile::Reopen(Share(file.file()));
+  return *ImageFile::Reopen(file.file().Share());
 }
 
 TEST(ImageFileTest, FactsAreWhatTheyWere) {
@@ -95,7 +91,7 @@ TEST(ImageFileTest, WhatIsNoneIsRefused) {
            [](ImageHeader& header) { header.is_incomplete = 1; }}) {
     const ImageFile made = *ImageFile::Make(SomeFacts());
     damage(made.header());
-    EXPECT_FALSE(ImageFile::Reopen(Share(made.file())).ok());
+    EXPECT_FALSE(ImageFile::Reopen(made.file().Share()).ok());
   }
 }
 

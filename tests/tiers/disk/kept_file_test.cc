@@ -50,7 +50,7 @@ class KeptFileTest : public testing::Test {
   KeptFile Again() const {
     KeptFile kept;
     kept.name = kept_.name;
-    kept.lock = OwnDescriptor::Of(fcntl(kept_.lock.get(), F_DUPFD_CLOEXEC, 0));
+    kept.lock = kept_.lock.Share();
     kept.direct_io = kept_.direct_io;
     kept.alignment = kept_.alignment;
     kept.seal_id = kept_.seal_id;

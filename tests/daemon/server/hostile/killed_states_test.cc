@@ -66,7 +66,7 @@ void AsksForMemory(const RunningDaemon& daemon, Stage& stage) {
   stage.Await();
 }
 
-// Messages that are not read yet among them.
+// More than is read: who hears none of the answers fills its ring at last.
 void Registers(const RunningDaemon& daemon, Stage& stage) {
   RawJob job(daemon);
   bool is_full = false;
@@ -80,7 +80,7 @@ void Registers(const RunningDaemon& daemon, Stage& stage) {
     JobRequests requests;
     requests.posted = number;
     requests.requests.push_back(std::move(request));
-    is_full = !*job.socket().Send(*Encode({.body = std::move(requests)}));
+    is_full = !job.Write(*Encode({.body = std::move(requests)}));
     if (number == 2) stage.Tell();
   }
   stage.Await();

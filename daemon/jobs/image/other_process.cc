@@ -1,34 +1,37 @@
-#include "daemon/jobs/image/process_start.h"
+#include "daemon/jobs/image/other_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/process.h"
 
 namespace terrace {
-
 namespace {
+
+// Sets errno if it is not ok().
+OwnDescriptor Open(pid_t process) {
+  const ForkPause pause;
+  return OwnDescriptor::Of(
+      static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
+}
 
 // Linux 6.9 numbers all processes; before, a descriptor of one has a number
 // that others have as well.
 std::optional<uint64_t> NumberOf(pid_t process) {
   constexpr long kPidFileSystem = 0x50494446;  // "PIDF"
-  OwnDescriptor opened;
-  {
-    const ForkPause pause;
-    opened = OwnDescriptor::Of(
-        static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
-  }
+  const OwnDescriptor opened = Open(process);
   struct statfs system = {};
   struct stat file = {};
   if (fstatfs(opened.get(), &system) != 0 || system.f_type != kPidFileSystem ||
@@ -39,6 +42,18 @@ std::optional<uint64_t> NumberOf(pid_t process) {
 }
 
 }  // namespace
+
+absl::StatusOr<OwnDescriptor> OpenProcess(pid_t process) {
+  OwnDescriptor opened = Open(process);
+  if (opened.ok() || errno == ESRCH) return opened;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "process ", process, " cannot be watched: ", std::strerror(errno)));
+}
+
+bool HasGone(const OwnDescriptor& process) {
+  pollfd wait = {process.get(), POLLIN, 0};
+  return !process.ok() || poll(&wait, 1, /*timeout=*/0) > 0;
+}
 
 std::optional<uint64_t> StartOf(pid_t process) {
   const std::optional<uint64_t> number = NumberOf(process);

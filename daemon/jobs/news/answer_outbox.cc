@@ -1,4 +1,4 @@
-#include "daemon/jobs/answer_outbox.h"
+#include "daemon/jobs/news/answer_outbox.h"
 
 #include "absl/status/status.h"
 
