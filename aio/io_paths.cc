@@ -91,9 +91,10 @@ absl::Time IoPaths::NextEvent() const {
 
 void IoPaths::Wait(absl::Time deadline) {
   // Not when there is something to do: a wait would only delay it.
-  const absl::Time until = std::min(deadline, NextEvent());
-  rep_->engine->Wait(until);
+  Sleep(std::min(deadline, NextEvent()));
 }
+
+void IoPaths::Sleep(absl::Time deadline) { rep_->engine->Wait(deadline); }
 
 void IoPaths::Wake() { rep_->engine->Wake(); }
 

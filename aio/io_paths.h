@@ -1,7 +1,7 @@
 // All disk paths of one runtime: one engine, one IoQueue per path. Whole
 // transfers or a Status, never short; exactly one completion each.
 //
-// Used by one thread, the mover; only Wake is thread-safe.
+// Used by one thread at a time, the mover; only Wake is thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +55,11 @@ class IoPaths {
   // When Poll has something to do without an outside event: retries, timeouts
   // and looks for them, paced completions. InfiniteFuture when none.
   absl::Time NextEvent() const;
+  // Until something has ended, a Wake, NextEvent, or `deadline`.
   void Wait(absl::Time deadline);
+  // The same of a thread that has asked for NextEvent: it looks at the engine
+  // alone, so that meanwhile another one may enqueue, cancel and promote.
+  void Sleep(absl::Time deadline);
   void Wake();  // thread-safe, sticky
 
   void RegisterArena(absl::Span<std::byte> arena);

@@ -1,6 +1,7 @@
 #include "runtime/local_runtime.h"
 
 #include <atomic>
+#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -152,6 +153,17 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
     return client_->Restore(client, std::move(image));
   }
 
+  void PostAndServe(absl::FunctionRef<void()> post) override {
+    std::unique_lock<std::mutex> turn(turning_, std::try_to_lock);
+    if (!turn.owns_lock()) return post();
+    inbox_->HoldWakes();
+    post();
+    const bool is_due = mover_->RunRequests() < sleeps_until_;
+    turn.unlock();
+    inbox_->ReleaseWakes();
+    if (is_due) inbox_->Wake();
+  }
+
   ThreadPool thread_pool() const override { return executor_->pool(); }
   Clock& clock() override { return clock_; }
   Mover& mover() override { return *mover_; }
@@ -184,10 +196,16 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
 
   void Loop() {
     while (true) {
-      const absl::Time next = mover_->RunOnce();
+      const absl::Time next = Turn();
       if (mover_->closed()) return;
       if (next > clock_.Now()) mover_->Wait(next);
     }
+  }
+
+  absl::Time Turn() {
+    const std::lock_guard<std::mutex> turn(turning_);
+    sleeps_until_ = mover_->RunOnce();
+    return sleeps_until_;
   }
 
   // A thread that leaves transfers of a ring behind may not get out of the
@@ -211,6 +229,10 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
   std::unique_ptr<LentExecutor> executor_;
   std::vector<std::unique_ptr<Executor>> background_;  // per resting tier
   const std::string machine_profile_;
+  // Who has it turns the mover. No leaf: all that the mover takes comes under
+  // it, and nobody waits for it but the mover's thread.
+  std::mutex turning_;
+  absl::Time sleeps_until_;  // of the mover's thread, by its last turn
   std::unique_ptr<Mover> mover_;
   std::shared_ptr<Inbox> inbox_;
   std::optional<RuntimeClient> client_;  // this process, the first one

@@ -1,27 +1,12 @@
 #include "daemon/client/leading_clock.h"
 
-#include <sched.h>
-
 #include "daemon/wire/ring/futex.h"
+#include "daemon/wire/ring/spin.h"
 
 namespace terrace {
-namespace {
-
-// As long as a wake-up across processors takes, about.
-constexpr absl::Duration kSpin = absl::Microseconds(50);
-// The daemon's, the one that waits, and one for the work that is waited with.
-constexpr int kSpinProcessors = 3;
-
-bool HasProcessorsToSpare() {
-  cpu_set_t processors;
-  return sched_getaffinity(0, sizeof(processors), &processors) == 0 &&
-         CPU_COUNT(&processors) >= kSpinProcessors;
-}
-
-}  // namespace
 
 NewsSleep::NewsSleep(const NewsReader& reader, RingWords& news)
-    : reader_(reader), news_(&news), spins_(HasProcessorsToSpare()) {}
+    : reader_(reader), news_(&news), spins_(HasProcessorsToSpin()) {}
 
 void NewsSleep::SetNews(RingWords& news) {
   RingWords& before = *news_.exchange(&news);
@@ -35,18 +20,11 @@ bool NewsSleep::IsOver(const RingWords* news) const {
          !reader_.hears() || news_.load() != news;
 }
 
-bool NewsSleep::Spin(const RingWords* news) const {
-  const absl::Time end = SystemClock().Now() + kSpin;
-  while (SystemClock().Now() < end) {
-    if (IsOver(news)) return true;
-  }
-  return false;
-}
-
 void NewsSleep::Wait(absl::Time deadline) {
   RingWords* const news = news_.load();
   news->thread.store(kLooks);
-  const bool is_over = IsOver(news) || (spins_ && Spin(news));
+  const bool is_over =
+      IsOver(news) || (spins_ && Spin([&] { return IsOver(news); }));
   if (!is_over) {
     news->thread.store(kSleeps);
     const uint32_t seen = news->wakes.load();

@@ -37,8 +37,6 @@ class NewsSleep final : public Sleep {
 
  private:
   bool IsOver(const RingWords* news) const;
-  // For no longer than a wake-up takes, where there are processors to spare.
-  bool Spin(const RingWords* news) const;
 
   const Process process_;  // a child has no such ring
   const NewsReader& reader_;

@@ -3,8 +3,10 @@
 #include <poll.h>
 
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/threads/own_thread.h"
+#include "daemon/wire/ring/spin.h"
 
 namespace terrace {
 namespace {
@@ -22,6 +25,27 @@ namespace {
 constexpr absl::Duration kClosePatience = absl::Seconds(30);
 // That are heard in one turn.
 constexpr int kMostMessages = 16;
+// Of a message that is short, and of each of its groups.
+constexpr size_t kFewRequests = 64;
+constexpr size_t kFewWants = 1024;
+
+// What the session's thread serves itself, between two answers to who watches
+// it. All else takes as long as it takes, or waits for the mover.
+bool IsShort(const JobRequests& requests) {
+  const auto is_short = [](const auto& request) {
+    using Body = std::decay_t<decltype(request)>;
+    if constexpr (requires { request.wants; }) {
+      return request.wants.size() <= kFewWants;
+    } else {
+      return !std::is_same_v<Body, RegisterRequest> &&
+             !std::is_same_v<Body, CloseRequest>;
+    }
+  };
+  return requests.requests.size() <= kFewRequests &&
+         absl::c_all_of(requests.requests, [&](const JobRequest& each) {
+           return std::visit(is_short, each);
+         });
+}
 
 }  // namespace
 
@@ -42,7 +66,8 @@ JobSession::JobSession(Parts parts, WakeEvent event)
       session_(parts_.loops->NewSession()),
       loop_(parts_.loops->Add({.kind = "session",
                                .process = parts_.peer.pid,
-                               .session = session_})) {
+                               .session = session_})),
+      spins_(HasProcessorsToSpin()) {
   loop_.heartbeat().SetAway(true);  // memory may take minutes
   thread_ = StartThread("terrace-session", [this] { Run(); });
 }
@@ -94,11 +119,11 @@ JobSession::Ended JobSession::Serve() {
 JobSession::Ended JobSession::Serve(JobRuntime made, RuntimeLoops& loops,
                                     OwnDescriptor page_file) {
   LocalRuntime& runtime = *made.runtime;
-  JobClient client(made, std::make_shared<AnswerOutbox>(event_),
-                   parts_.most_in_flight);
+  const auto outbox = std::make_shared<AnswerOutbox>(event_);
+  JobClient client(made, outbox, parts_.most_in_flight);
   const std::shared_ptr<RuntimeProbe> probe =
       RuntimeProbe::Join(runtime, parts_.boxes);
-  Served served{runtime, loops, *probe, client};
+  Served served{runtime, loops, *probe, client, *outbox};
   Ended end;
   end.has_begun = true;
   end.how = Greet(made, client, std::move(page_file));
@@ -107,8 +132,8 @@ JobSession::Ended JobSession::Serve(JobRuntime made, RuntimeLoops& loops,
       std::move(parts_.socket), parts_.peer, rings.news, rings.requests);
   loop_.heartbeat().SetAway(false);
   while (end.how.ok()) {
-    Await(channel, !client.is_closed());
-    end.how = Turn(channel, served);
+    const bool has_rung = Await(channel, served);
+    end.how = Turn(channel, served, has_rung);
   }
   loop_.heartbeat().SetAway(true);  // disks have kClosePatience
   if (!absl::IsUnavailable(end.how)) {
@@ -163,20 +188,31 @@ absl::Status JobSession::Greet(JobRuntime& made, const JobClient& client,
   return absl::UnavailableError("who asked for memory does not read");
 }
 
-void JobSession::Await(MessageChannel& channel, bool listens) const {
-  const bool reads = listens && !channel.is_full();
-  const bool rests = (!reads || channel.RestForNews()) && channel.RestForRoom();
-  if (rests) {
-    std::array<pollfd, 2> waits = {
-        {{event_->descriptor(), POLLIN, 0}, {channel.descriptor(), POLLIN, 0}}};
-    poll(waits.data(), waits.size(), /*timeout=*/-1);
+bool JobSession::Await(MessageChannel& channel, Served& served) {
+  // Who has just asked may ask again.
+  if (std::exchange(has_heard_, false) && spins_) {
+    Spin([&] { return channel.HasNews() || !served.outbox.IsEmpty(); });
   }
+  std::array<pollfd, 2> waits = {
+      {{event_->descriptor(), POLLIN, 0}, {channel.descriptor(), POLLIN, 0}}};
+  if (Rest(channel, served)) poll(waits.data(), waits.size(), /*timeout=*/-1);
   channel.StirForNews();
+  if (waits[0].revents != 0) event_->Clear();
+  return waits[1].revents != 0;
 }
 
-absl::Status JobSession::Turn(MessageChannel& channel, Served& served) {
+bool JobSession::Rest(MessageChannel& channel, Served& served) {
+  const bool sends = !channel.is_full();
+  const bool reads = sends && !served.client.is_closed();
+  if (reads && channel.HasNews()) return false;
+  // The outbox last: what comes there while it rests costs a call.
+  return (!reads || channel.RestForNews()) && channel.RestForRoom() &&
+         (!sends || served.outbox.Rest());
+}
+
+absl::Status JobSession::Turn(MessageChannel& channel, Served& served,
+                              bool has_rung) {
   JobClient& client = served.client;
-  event_->Clear();
   if (loop_.heartbeat().Beat()) {
     served.loops.Ask(served.runtime, SystemClock().Now());
   }
@@ -184,38 +220,42 @@ absl::Status JobSession::Turn(MessageChannel& channel, Served& served) {
   if (asks_page_.exchange(false)) served.probe.AskPage({page_after_.load()});
   if (const auto order = eviction_.Take()) served.probe.Evict(*order);
   if (ends_) return absl::CancelledError("the daemon ends");
-  const absl::Status there = channel.HearBells();
-  if (absl::IsUnavailable(there)) return HearLast(channel, client, there);
+  const absl::Status there = has_rung ? channel.HearBells() : absl::OkStatus();
+  if (absl::IsUnavailable(there)) return HearLast(channel, served, there);
   TERRACE_RETURN_IF_ERROR(there);
   TERRACE_RETURN_IF_ERROR(channel.Flush());
+  for (int i = 0; i < kMostMessages; ++i) {
+    if (client.is_closed() || channel.is_full()) break;
+    TERRACE_ASSIGN_OR_RETURN(const bool has_heard, Hear(channel, served));
+    if (!has_heard) break;
+    has_heard_ = true;
+    TERRACE_RETURN_IF_ERROR(Answer(channel, client));
+  }
+  TERRACE_RETURN_IF_ERROR(Answer(channel, client));
+  if (!client.is_closed() || channel.has_unsent()) return absl::OkStatus();
+  return absl::UnavailableError("the process has closed its runtime");
+}
+
+absl::Status JobSession::Answer(MessageChannel& channel, JobClient& client) {
   if (channel.is_full()) return absl::OkStatus();
   for (JobNews& news : client.TakeNews()) {
     TERRACE_RETURN_IF_ERROR(channel.Send({.body = std::move(news)}));
-  }
-  if (client.is_closed()) {
-    if (channel.has_unsent()) return absl::OkStatus();
-    return absl::UnavailableError("the process has closed its runtime");
-  }
-  for (int i = 0; i < kMostMessages && !channel.is_full(); ++i) {
-    TERRACE_ASSIGN_OR_RETURN(const bool has_heard, Hear(channel, client));
-    if (!has_heard) break;
   }
   return absl::OkStatus();
 }
 
 // What a process said before it went counts: the ends of its pins above all,
 // which else would be its own for as long as it lives.
-absl::Status JobSession::HearLast(MessageChannel& channel, JobClient& client,
+absl::Status JobSession::HearLast(MessageChannel& channel, Served& served,
                                   const absl::Status& gone) {
   channel.EndReceiving();
   while (true) {
-    TERRACE_ASSIGN_OR_RETURN(const bool has_heard, Hear(channel, client));
+    TERRACE_ASSIGN_OR_RETURN(const bool has_heard, Hear(channel, served));
     if (!has_heard) return gone;
   }
 }
 
-absl::StatusOr<bool> JobSession::Hear(MessageChannel& channel,
-                                      JobClient& client) {
+absl::StatusOr<bool> JobSession::Hear(MessageChannel& channel, Served& served) {
   TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message, channel.Receive());
   if (!message.has_value()) return false;
   auto* const requests = std::get_if<JobRequests>(&message->body);
@@ -223,18 +263,30 @@ absl::StatusOr<bool> JobSession::Hear(MessageChannel& channel,
     return absl::InvalidArgumentError(
         "a message that is none of a job's process, on its connection");
   }
+  TERRACE_RETURN_IF_ERROR(Post(std::move(*requests), served));
+  return true;
+}
+
+absl::Status JobSession::Post(JobRequests requests, Served& served) {
+  JobClient& client = served.client;
   // Pages that a process asks for are made meanwhile, or what it had before is
   // put in its place.
   const bool takes_long =
-      absl::c_any_of(requests->requests, [](const JobRequest& each) {
+      absl::c_any_of(requests.requests, [](const JobRequest& each) {
         return std::holds_alternative<GrowRequest>(each) ||
                std::holds_alternative<ClaimRequest>(each);
       });
-  if (takes_long) loop_.heartbeat().SetAway(true);
-  const absl::Status posted = client.Post(std::move(*requests));
-  if (takes_long) loop_.heartbeat().SetAway(false);
-  TERRACE_RETURN_IF_ERROR(posted);
-  return true;
+  if (takes_long) {
+    loop_.heartbeat().SetAway(true);
+    const absl::Status posted = client.Post(std::move(requests));
+    loop_.heartbeat().SetAway(false);
+    return posted;
+  }
+  if (!IsShort(requests)) return client.Post(std::move(requests));
+  absl::Status posted;
+  served.runtime.PostAndServe(
+      [&] { posted = client.Post(std::move(requests)); });
+  return posted;
 }
 
 }  // namespace terrace

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/jobs/job_client.h"
 #include "daemon/jobs/job_runtime.h"
+#include "daemon/jobs/news/answer_outbox.h"
 #include "daemon/jobs/runtime_loops.h"
 #include "daemon/jobs/runtime_probe.h"
 #include "daemon/watch/loop_pages.h"
@@ -85,6 +86,7 @@ class JobSession {
     RuntimeLoops& loops;
     RuntimeProbe& probe;
     JobClient& client;
+    AnswerOutbox& outbox;  // the client's
   };
 
   void Run();
@@ -93,17 +95,23 @@ class JobSession {
   absl::Status Refuse(const absl::Status& why);
   absl::Status Greet(JobRuntime& made, const JobClient& client,
                      OwnDescriptor page);
-  void Await(MessageChannel& channel, bool listens) const;
-  absl::Status Turn(MessageChannel& channel, Served& served);
+  // Whether the process has rung.
+  bool Await(MessageChannel& channel, Served& served);
+  static bool Rest(MessageChannel& channel, Served& served);
+  absl::Status Turn(MessageChannel& channel, Served& served, bool has_rung);
+  absl::Status Answer(MessageChannel& channel, JobClient& client);
   // False: there is nothing to hear now.
-  absl::StatusOr<bool> Hear(MessageChannel& channel, JobClient& client);
-  absl::Status HearLast(MessageChannel& channel, JobClient& client,
+  absl::StatusOr<bool> Hear(MessageChannel& channel, Served& served);
+  absl::Status Post(JobRequests requests, Served& served);
+  absl::Status HearLast(MessageChannel& channel, Served& served,
                         const absl::Status& gone);
 
   Parts parts_;
   const std::shared_ptr<const WakeEvent> event_;
   const int64_t session_;  // by the table of loops
   const WatchedLoop loop_;
+  const bool spins_;
+  bool has_heard_ = false;  // in the last turn
   std::atomic<bool> ends_ = false;
   std::atomic<bool> asks_stats_ = false;
   std::atomic<bool> asks_page_ = false;

@@ -63,6 +63,7 @@ class MessageChannel {
   // something.
   bool RestForNews() { return ring_reader_.Rest(); }
   void StirForNews() { ring_reader_.Stir(); }
+  bool HasNews() const { return ring_reader_.HasMore(); }
   // Takes what the peer has rung. Unavailable: it is gone, though what it sent
   // before may still be received. Other errors end the connection:
   // PermissionDenied, another process has rung; InvalidArgument, what came is

@@ -10,6 +10,11 @@ namespace {
 // Of a queue: a mover that is so far behind need not hear of all of them.
 constexpr size_t kMostUnreadUses = 16 << 10;
 
+bool IsForLinks(const Message& message) {
+  const auto* const request = std::get_if<Request>(&message);
+  return request == nullptr || std::holds_alternative<StatsRequest>(*request);
+}
+
 }  // namespace
 
 bool Inbox::Post(Message message) {
@@ -20,10 +25,11 @@ bool Inbox::Post(Message message) {
     if (!shut_.ok()) return false;
     was_empty = messages_.empty();
     if (std::holds_alternative<Request>(message)) ++requests_;
+    if (IsForLinks(message)) ++for_links_;
     messages_.push_back(std::move(message));
     ++posted_;
   }
-  if (was_empty) Wake();
+  WakeIf(was_empty);
   return true;
 }
 
@@ -46,7 +52,7 @@ bool Inbox::PostTouch(TouchRequest touch) {
     ++posted_;
     ++requests_;
   }
-  if (was_empty) Wake();
+  WakeIf(was_empty);
   return true;
 }
 
@@ -82,7 +88,28 @@ uint64_t Inbox::Drain(std::deque<Message>* messages) {
   MutexLock lock(mutex_);
   messages->swap(messages_);
   touches_.clear();
+  for_links_ = 0;
   return posted_;
+}
+
+std::optional<uint64_t> Inbox::DrainRequests(std::deque<Message>* messages) {
+  MutexLock lock(mutex_);
+  if (for_links_ > 0) return std::nullopt;
+  messages->swap(messages_);
+  touches_.clear();
+  return posted_;
+}
+
+// Who posts adds a message and then looks whether it wakes; here it is the
+// other way, so that one of the two sees the other.
+void Inbox::ReleaseWakes() {
+  holds_wakes_ = false;
+  bool is_empty = true;
+  {
+    MutexLock lock(mutex_);
+    is_empty = messages_.empty();
+  }
+  if (!is_empty) Wake();
 }
 
 std::deque<Message> Inbox::Shut(absl::Status why) {

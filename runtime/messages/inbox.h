@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -65,6 +66,15 @@ class Inbox final : public PinOwner, public TierEvents {
 
   // Mover: everything that has arrived; returns the last one's number.
   uint64_t Drain(std::deque<Message>* messages);
+  // The same where none of it is about links, whether they are asked after or
+  // changed, or of threads that work for the mover; else nothing.
+  std::optional<uint64_t> DrainRequests(std::deque<Message>* messages);
+
+  // What is posted from here on wakes nobody until ReleaseWakes: the thread
+  // that calls both turns the mover meanwhile. What has arrived by then and was
+  // not drained wakes as if it had just come.
+  void HoldWakes() { holds_wakes_ = true; }
+  void ReleaseWakes();
   // No message is accepted from here on, and wake is not called any more.
   // Returns what was never drained: its replies are still owed. The first one's
   // reason counts.
@@ -72,6 +82,10 @@ class Inbox final : public PinOwner, public TierEvents {
       absl::Status why = absl::CancelledError("the runtime was closed"));
 
  private:
+  void WakeIf(bool was_empty) {
+    if (was_empty && !holds_wakes_) Wake();
+  }
+
   const Process process_;
   const std::function<void()> wake_;
   mutable Mutex mutex_;
@@ -83,10 +97,13 @@ class Inbox final : public PinOwner, public TierEvents {
   absl::flat_hash_map<std::pair<int64_t, int>, TouchRequest*> touches_
       ABSL_GUARDED_BY(mutex_);
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0;
+  // How many there are that DrainRequests leaves.
+  int64_t for_links_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t requests_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status shut_ ABSL_GUARDED_BY(mutex_);  // OK: it is not
   bool wake_shut_ ABSL_GUARDED_BY(wake_mutex_) = false;
   std::atomic<uint64_t> heard_ = 0;
+  std::atomic<bool> holds_wakes_ = false;
 };
 
 }  // namespace terrace

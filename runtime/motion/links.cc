@@ -54,6 +54,7 @@ IoPathStats Links::stats(TierId far) const {
 }
 
 void Links::Poll(std::vector<Moved>* moved) {
+  needs_poll_ = false;
   for (Transport* const transport : transports_) transport->Poll(moved);
 }
 

@@ -26,17 +26,20 @@ class Links {
   Links(std::unique_ptr<IoPaths> io, std::unique_ptr<CopyTransport> copies,
         std::vector<std::unique_ptr<Transport>> devices = {});
 
-  void Begin(const Move& move) { on(move.edge).Begin(move); }
-  void Cancel(Edge edge, uint64_t tag) { on(edge).Cancel(edge, tag); }
+  void Begin(const Move& move) { ForPoll(move.edge).Begin(move); }
+  void Cancel(Edge edge, uint64_t tag) { ForPoll(edge).Cancel(edge, tag); }
   void Promote(Edge edge, uint64_t tag, IoClass io_class) {
-    on(edge).Promote(edge, tag, io_class);
+    ForPoll(edge).Promote(edge, tag, io_class);
   }
+  // Whether any of that came since the last Poll.
+  bool needs_poll() const { return needs_poll_; }
   void Poll(std::vector<Moved>* moved);
   int64_t pending() const;
   absl::Time NextEvent() const;
 
-  // Sleeps until a message, a move's end, or `deadline`.
-  void Wait(absl::Time deadline) { io_->Wait(deadline); }
+  // Sleeps until a message, a move's end, or `deadline`, of which NextEvent is
+  // part. All above but Poll may be called meanwhile.
+  void Wait(absl::Time deadline) { io_->Sleep(deadline); }
 
   // Of what moved between memory and that tier, which is no device.
   IoPathStats stats(TierId far) const;
@@ -63,6 +66,10 @@ class Links {
   };
 
   Transport& on(Edge edge);
+  Transport& ForPoll(Edge edge) {
+    needs_poll_ = true;
+    return on(edge);
+  }
   EdgeCounts& OnEdge(Edge edge);
   const EdgeCounts* Find(Edge edge) const;
 
@@ -73,6 +80,7 @@ class Links {
   std::vector<Transport*> transports_;  // all of the above
   std::vector<EdgeCounts> counts_;      // few
   int64_t quarantined_bytes_ = 0;       // of the devices'
+  bool needs_poll_ = false;
 };
 
 }  // namespace terrace

@@ -104,6 +104,7 @@ class Transfers {
   // Fetches that waited for staging begin, or fail: no slot will come, or they
   // are cancelled.
   void StartWaiting(std::vector<Arrival>* arrivals);
+  bool has_waiting() const { return !waiting_.empty(); }
   // `again`: what is wrong is fetched once more; `matters`: the tensor is
   // still registered.
   void OnChecked(const Checked& event, bool again, bool matters,

@@ -243,6 +243,17 @@ Core::Core(CoreParts parts)
                    .byte_admission = &byte_admission,
                    .write_back = &write_back}) {}
 
+void Core::Publish(uint64_t processed) {
+  for (const int64_t queue : customers.Publish(processed)) planner.Close(queue);
+}
+
+absl::Time Core::NextDeadline() const {
+  const absl::Time next =
+      std::min(customers.NextDeadline(), opener.NextDeadline());
+  if (closing.begun()) return next;
+  return std::min({next, resting.NextEvent(), evictions.NextDeadline()});
+}
+
 Report Core::report() const {
   return Report({.inbox = inbox.get(),
                  .resting = &resting,

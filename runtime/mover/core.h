@@ -130,6 +130,12 @@ struct Core {
 
   // What it says of itself, by what is true at the call.
   Report report() const;
+  // Tells customers what is ready, as of so many messages; what has ended is
+  // forgotten.
+  void Publish(uint64_t processed);
+  // When something is to be done without links or a message, the end's
+  // deadline aside.
+  absl::Time NextDeadline() const;
 
   Clock& clock;
   const std::shared_ptr<Heartbeat> heartbeat;

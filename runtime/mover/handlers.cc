@@ -71,7 +71,7 @@ void Mover::Hear(Request& request) {
           },
           [&](StatsRequest& asked) {
             core_.ports.Deliver(asked.id,
-                                core_.report().MakeStats(first_error_));
+                                core_.report().MakeStats(errors_.first()));
           },
       },
       request);

@@ -1,6 +1,7 @@
 #include "runtime/mover/mover.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -16,14 +17,13 @@ absl::Time Mover::RunOnce() {
   if (closed()) return absl::InfiniteFuture();
   PollLinks();
   core_.placement.Measure();
+  turn_.processed = core_.inbox->Drain(&turn_.messages);
   HearMessages();
   lost_device_.Serve(&turn_.arrivals);
   HearArrivals();
   const absl::Time now = core_.clock.Now();
   const bool more = !core_.closing.begun() && Serve(now);
-  for (const int64_t queue : core_.customers.Publish(turn_.processed)) {
-    core_.planner.Close(queue);
-  }
+  core_.Publish(turn_.processed);
   if (core_.closing.begun()) AdvanceClosing(now);
   if (closed()) return absl::InfiniteFuture();
 
@@ -34,14 +34,26 @@ absl::Time Mover::RunOnce() {
       core_.inbox->posted() != turn_.processed) {
     return core_.clock.Now();
   }
-  absl::Time next =
-      std::min({core_.links.NextEvent(), core_.customers.NextDeadline(),
-                core_.opener.NextDeadline(), core_.closing.NextDeadline()});
-  if (!core_.closing.begun()) {
-    next = std::min(
-        {next, core_.resting.NextEvent(), core_.evictions.NextDeadline()});
-  }
-  return next;
+  const absl::Time next =
+      std::min(core_.links.NextEvent(), core_.NextDeadline());
+  return core_.closing.begun() ? std::min(next, core_.closing.NextDeadline())
+                               : next;
+}
+
+absl::Time Mover::RunRequests() {
+  const absl::Time now = core_.clock.Now();
+  if (core_.closing.begun()) return now;
+  const std::optional<uint64_t> last =
+      core_.inbox->DrainRequests(&turn_.messages);
+  if (!last.has_value()) return now;
+  core_.heartbeat->Beat();
+  turn_.processed = *last;
+  HearMessages();
+  const bool more = Serve(now);
+  core_.Publish(turn_.processed);
+  const bool is_due =
+      more || core_.links.needs_poll() || core_.transfers.has_waiting();
+  return is_due ? now : core_.NextDeadline();
 }
 
 void Mover::PollLinks() {
@@ -54,7 +66,6 @@ void Mover::PollLinks() {
 }
 
 void Mover::HearMessages() {
-  turn_.processed = core_.inbox->Drain(&turn_.messages);
   for (Message& message : turn_.messages) {
     core_.heartbeat->Beat();
     std::visit([this](auto& each) { Hear(each); }, message);
@@ -70,35 +81,35 @@ bool Mover::Serve(absl::Time now) {
   }
   core_.others.staging.Sweep();
   core_.registrar.ServeEnds(core_.customers.wanted(), turn_.processed);
-  core_.registrar.CheckGrowth(now, &turn_.errors);
-  HearErrors();
+  core_.registrar.CheckGrowth(now, errors_.added());
+  errors_.Tell();
   core_.registrar.ServeRegistrations();
   core_.opener.Serve(
-      now, [this] { return core_.report().Holders(); }, &turn_.errors);
-  HearErrors();
+      now, [this] { return core_.report().Holders(); }, errors_.added());
+  errors_.Tell();
   for (Customer* const customer : core_.customers.active()) {
     if (customer->bytes.has_value()) continue;
-    core_.admission.Admit(*customer, now, &turn_.errors);
-    HearErrors();
+    core_.admission.Admit(*customer, now, errors_.added());
+    errors_.Tell();
     if (!core_.admission.HasExpired(*customer, now)) continue;
     core_.admission.Expire(*customer, now, core_.report().Holders());
-    core_.admission.Admit(*customer, now, &turn_.errors);
-    HearErrors();
+    core_.admission.Admit(*customer, now, errors_.added());
+    errors_.Tell();
   }
   core_.byte_admission.Serve(
-      now, [this] { return core_.report().Holders(); }, &turn_.errors);
-  HearErrors();
+      now, [this] { return core_.report().Holders(); }, errors_.added());
+  errors_.Tell();
   const bool evicts =
-      core_.evictions.Serve(now, core_.customers.wanted(), &turn_.errors);
-  HearErrors();
+      core_.evictions.Serve(now, core_.customers.wanted(), errors_.added());
+  errors_.Tell();
   const size_t failed = core_.write_back.failed();
-  core_.write_back.Start(&turn_.errors);
-  HearErrors();
+  core_.write_back.Start(errors_.added());
+  errors_.Tell();
   const bool gave_up = core_.write_back.failed() != failed;
   // A write-back that failed at once, or a copy that was dropped, may have
   // changed what a head waits for.
-  core_.read_ahead.Propose(core_.byte_admission.lacking(), &turn_.errors);
-  HearErrors();
+  core_.read_ahead.Propose(core_.byte_admission.lacking(), errors_.added());
+  errors_.Tell();
   core_.byte_admission.PassRecalls();
   core_.prefetcher.ServeHints();
   for (const Customer* const customer : core_.customers.active()) {
@@ -117,7 +128,7 @@ void Mover::AdvanceClosing(absl::Time now) {
   if (!core_.closing.Advance(now, turn_.processed, core_.report().Holders()))
     return;
   core_.closing.End(!core_.pins.empty(),
-                    core_.report().MakeStats(first_error_));
+                    core_.report().MakeStats(errors_.first()));
 }
 
 void Mover::HearArrivals() {
@@ -139,8 +150,8 @@ void Mover::Hear(const Arrival& arrival) {
       return core_.write_back.OnWritten(arrival);
     case Arrival::Kind::kWriteFailed:
       core_.write_back.OnWriteFailed(arrival, core_.table.IsAdmitted(tensor),
-                                     &turn_.errors);
-      return HearErrors();
+                                     errors_.added());
+      return errors_.Tell();
     case Arrival::Kind::kLost:
       if (core_.table.IsAdmitted(tensor)) {
         OnFetchGone(arrival);
@@ -153,16 +164,16 @@ void Mover::Hear(const Arrival& arrival) {
   // A fetch ahead that failed is no customer's error: a request fetches again.
   if (core_.admission.HasWaiters(tensor)) {
     core_.admission.ForgetAheadFailed(tensor);
-    turn_.errors.push_back({tensor.customer, arrival.status});
-    HearErrors();
+    errors_.added()->push_back({tensor.customer, arrival.status});
+    errors_.Tell();
   } else {
     core_.admission.NoteAheadFailed(tensor);
   }
   OnFetchGone(arrival);
   if (came_down) {
     core_.write_back.OnComeDownFailed(arrival, core_.table.IsAdmitted(tensor),
-                                      &turn_.errors);
-    HearErrors();
+                                      errors_.added());
+    errors_.Tell();
   }
   core_.admission.OnFetchFailed(tensor, arrival.status);
   // The copy that a writer on the other tier was fetching, whose hold has ended
@@ -187,27 +198,11 @@ void Mover::OnFetchGone(const Arrival& arrival) {
   }
 }
 
-void Mover::HearErrors() {
-  for (const QueueError& error : turn_.errors) {
-    if (error.unwritten != nullptr) {
-      const Customer* const customer = core_.customers.FindOpen(error.queue);
-      const bool between_steps = customer != nullptr && !customer->step;
-      core_.write_back.SetUnsaid(*error.unwritten,
-                                 between_steps ? error.queue : -1);
-    }
-    // What is cancelled by a Close reads and writes a file that goes.
-    if (core_.closing.begun() || absl::IsCancelled(error.status)) continue;
-    if (first_error_.ok()) first_error_ = error.status;
-    core_.customers.Report(error.queue, error.status);
-  }
-  turn_.errors.clear();
-}
-
 // Its copies are gone already.
 void Mover::Lose(Tensor& tensor, const absl::Status& why) {
   tensor.Lose(why);
-  turn_.errors.push_back({tensor.customer, why});
-  HearErrors();
+  errors_.added()->push_back({tensor.customer, why});
+  errors_.Tell();
   core_.admission.OnFetchFailed(tensor, why);
 }
 

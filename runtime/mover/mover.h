@@ -6,6 +6,10 @@
 // RunOnce() is one deterministic turn: it never blocks, and nothing else
 // touches the parts. In production a thread calls it; in a test the test does.
 // Calls go down, results come up as values, nothing calls back.
+//
+// A thread that waits for the answer to what it has posted may hear it by
+// RunRequests(), while the mover's own sleeps in Wait: runtime/local_runtime.h
+// has the lock by which there is one at a time.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +23,7 @@
 #include "runtime/messages/inbox.h"
 #include "runtime/mover/core.h"
 #include "runtime/mover/lost_device.h"
+#include "runtime/mover/turn_errors.h"
 
 namespace terrace {
 
@@ -37,6 +42,11 @@ class Mover {
   // do at once; InfiniteFuture, when only a message or a move's end can bring
   // more.
   absl::Time RunOnce();
+  // A turn that only hears customers' requests and serves them: it neither
+  // looks at links nor begins anything there. Returns as RunOnce does: now,
+  // where a whole turn is due, as links have to do, or what has arrived is not
+  // of customers alone.
+  absl::Time RunRequests();
   // Sleeps until a message, a move's end, or `deadline`.
   void Wait(absl::Time deadline) { core_.links.Wait(deadline); }
 
@@ -57,7 +67,6 @@ class Mover {
   struct Turn {
     std::vector<Moved> moved;
     std::vector<Arrival> arrivals;
-    std::vector<QueueError> errors;
     std::deque<Message> messages;
     uint64_t processed = 0;  // messages
   };
@@ -75,6 +84,7 @@ class Mover {
   void OnChecked(const Checked& event);
 
   void PollLinks();
+  // What is to be heard of the inbox is in turn_.
   void HearMessages();
   // Everything that a runtime does which is not being closed. True: there is
   // more to do at once, as a write-back was given up, so that a head may have
@@ -84,13 +94,12 @@ class Mover {
   void HearArrivals();
   void Hear(const Arrival& arrival);
   void OnFetchGone(const Arrival& arrival);
-  void HearErrors();
   void Lose(Tensor& tensor, const absl::Status& why);
 
   Core core_;
   LostDevice lost_device_{core_.table, core_.working};
+  TurnErrors errors_{core_};
   Turn turn_;
-  absl::Status first_error_;
 };
 
 }  // namespace terrace

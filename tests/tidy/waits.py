@@ -84,7 +84,7 @@ SINGLE = {
         {'kLockPatience'}, 'the deadline of a lock'),
     'daemon/client/greeting.cc': Wait(
         {'kConnects'}, 'the deadline of a connect'),
-    'daemon/client/leading_clock.cc': Wait(
+    'daemon/wire/ring/spin.cc': Wait(
         {'kSpin'}, 'a wake-up takes as long; it spins so long once'),
     'daemon/cli/top.cc': Wait(
         {'kOnce'}, 'how long a rate is measured'),

@@ -1,5 +1,7 @@
 #include "daemon/jobs/news/answer_outbox.h"
 
+#include <utility>
+
 #include "absl/status/status.h"
 
 namespace terrace {
@@ -77,14 +79,22 @@ std::shared_ptr<ByteSink> AnswerOutbox::OpenBytes(int64_t id) {
 
 std::vector<JobNewsEntry> AnswerOutbox::Take() {
   MutexLock lock(mutex_);
+  is_empty_ = true;
   return std::exchange(entries_, {});
+}
+
+bool AnswerOutbox::Rest() {
+  MutexLock lock(mutex_);
+  rests_ = entries_.empty();
+  return rests_;
 }
 
 void AnswerOutbox::Add(JobNewsEntry entry) {
   {
     MutexLock lock(mutex_);
     entries_.push_back(std::move(entry));
-    if (entries_.size() > 1) return;  // it is set
+    is_empty_ = false;
+    if (!std::exchange(rests_, false)) return;
   }
   news_->Set();
 }

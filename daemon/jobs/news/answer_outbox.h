@@ -4,6 +4,7 @@
 // Thread-safe; nothing blocks.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -19,7 +20,7 @@ namespace terrace {
 class AnswerOutbox final : public ClientSink,
                            public std::enable_shared_from_this<AnswerOutbox> {
  public:
-  // `news` is set whenever there are some.
+  // `news` is set for what comes to who rests.
   explicit AnswerOutbox(std::shared_ptr<const WakeEvent> news)
       : news_(std::move(news)) {}
 
@@ -30,12 +31,17 @@ class AnswerOutbox final : public ClientSink,
   // In the order in which they came. Counts of what was processed are the
   // inbox's.
   std::vector<JobNewsEntry> Take();
+  // Who takes them sleeps until the event is set. False: there are some.
+  bool Rest();
+  bool IsEmpty() const { return is_empty_.load(std::memory_order_relaxed); }
   void Add(JobNewsEntry entry);
 
  private:
   const std::shared_ptr<const WakeEvent> news_;
   Mutex mutex_;
+  std::atomic<bool> is_empty_ = true;
   std::vector<JobNewsEntry> entries_ ABSL_GUARDED_BY(mutex_);
+  bool rests_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace terrace

@@ -92,6 +92,8 @@ class RingReader {
   // something already, and it does not.
   bool Rest();
   void Stir();
+  // Whether there is something to read, or was once more is written.
+  bool HasMore() const { return ring_.words->written.load() != place_; }
 
  private:
   const RingView ring_;
