@@ -1,6 +1,8 @@
 // Claims that another process may still hold for a moment. Thread-safe.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "absl/time/time.h"
@@ -14,6 +16,14 @@ bool TryLock(int fd);
 
 // Waits for its holder, but no longer than `patience`.
 bool LockWithin(int fd, absl::Duration patience);
+
+// Does not wait, but for a holder that is killed and not gone yet, as the
+// kernel has still to end what it had begun: for that, no longer than
+// `patience`.
+bool LockOnceEnded(int fd, absl::Duration patience);
+
+// The process that has locked the file; 0: there is none, or it is not told.
+pid_t LockHolder(int fd);
 
 // open(2), again while it is EBUSY, but no longer than `patience`.
 OwnDescriptor OpenWithin(const std::string& path, int flags,

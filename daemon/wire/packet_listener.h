@@ -29,8 +29,9 @@ struct ListenOptions {
 
 class PacketListener {
  public:
-  // FailedPrecondition: another process listens at the path or has its lock, or
-  // something there is no socket; PermissionDenied, NotFound,
+  // One that is killed and not gone yet, as a disk holds it up, is waited for,
+  // 30 s at most. FailedPrecondition: another process listens at the path or
+  // has its lock, or something there is no socket; PermissionDenied, NotFound,
   // ResourceExhausted, as the system has it; each names the path.
   static absl::StatusOr<PacketListener> Make(const ListenOptions& options);
   // InvalidArgument: the descriptor, which is closed then, is no such socket,

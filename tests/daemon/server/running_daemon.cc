@@ -105,6 +105,11 @@ void RunningDaemon::Start() {
       "/bin/bash", "-c", absl::StrCat(command, " ", redirection)});
 }
 
+void RunningDaemon::StartBeside() {
+  before_ = std::move(child_);
+  Start();
+}
+
 const std::map<std::string, int>& RunningDaemon::Kept() {
   Told();
   return kept_;
@@ -170,6 +175,17 @@ bool RunningDaemon::WaitUntilTold(const std::string& words) {
 }
 
 bool RunningDaemon::Serves() { return WaitUntilTold("READY=1"); }
+
+bool RunningDaemon::ServesWithin(absl::Duration patience) {
+  const absl::Time end = SystemClock().Now() + patience;
+  const auto is_ready = [this] {
+    return absl::c_any_of(Told(), [](const std::string& each) {
+      return absl::StrContains(each, "READY=1");
+    });
+  };
+  child_->WaitUntil([&] { return is_ready() || SystemClock().Now() > end; });
+  return is_ready();
+}
 
 absl::StatusOr<DaemonStatus> AskStatus(const std::string& path,
                                        absl::Time deadline) {

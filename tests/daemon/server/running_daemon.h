@@ -55,11 +55,15 @@ class RunningDaemon {
   RunningDaemon& operator=(const RunningDaemon&) = delete;
 
   void Start();
+  // The same while one before may still be there, as who was killed within the
+  // kernel is.
+  void StartBeside();
   // Another file for the next start or SIGHUP.
   void WriteConfig(const std::string& text);
 
   // Until it is ready; false: it ended first.
   bool Serves();
+  bool ServesWithin(absl::Duration patience);
   absl::StatusOr<DaemonStatus> Status() const;
   // What a service manager was told since the start; and until it was told
   // that.
@@ -97,6 +101,7 @@ class RunningDaemon {
   std::vector<std::string> told_;
   std::map<std::string, int> kept_;
   std::unique_ptr<ChildProcess> child_;
+  std::unique_ptr<ChildProcess> before_;
 };
 
 }  // namespace terrace
