@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/io_fault.h"
 #include "base/status_macros.h"
 #include "daemon/jobs/charged_disk_file.h"
 #include "daemon/jobs/image/other_process.h"
@@ -47,14 +48,14 @@ Options OptionsOf(const JobTiers& tiers, const Hello& hello,
   return options;
 }
 
-// Null: nobody keeps it, or it cannot be kept.
-std::unique_ptr<JobImage> KeepImage(const JobTiers& tiers,
-                                    const JobProcess& whose, const Hello& hello,
-                                    const JobAddresses& addresses,
-                                    const LocalRuntimeParts& parts) {
-  if (tiers.store == nullptr) return nullptr;
+// Unavailable, ResourceExhausted: it cannot be kept.
+absl::StatusOr<std::unique_ptr<JobImage>> KeepImage(
+    const JobTiers& tiers, const JobProcess& whose, const Hello& hello,
+    const JobAddresses& addresses, const LocalRuntimeParts& parts) {
   const std::optional<uint64_t> start = StartOf(whose.process);
-  if (!start.has_value()) return nullptr;
+  if (!start.has_value()) {
+    return absl::UnavailableError("when its process began is not told");
+  }
   ImageFacts facts;
   facts.job = whose.job;
   facts.process = whose.process;
@@ -65,16 +66,19 @@ std::unique_ptr<JobImage> KeepImage(const JobTiers& tiers,
   std::vector<OwnDescriptor> locks;
   for (size_t i = 0; i < parts.paths.size(); ++i) {
     std::optional<KeptFile> file = parts.paths[i].file->Keep();
-    if (!file.has_value()) return nullptr;
+    if (!file.has_value()) {
+      return absl::UnavailableError(absl::StrCat("the lock of its file on ",
+                                                 tiers.below[i].place,
+                                                 " cannot be shared"));
+    }
     locks.push_back(std::move(file->lock));
     facts.disks.push_back({tiers.below[i].place, *std::move(file)});
   }
-  absl::StatusOr<std::unique_ptr<JobImage>> image =
-      JobImage::Make(*tiers.store, facts, parts.arena->memory_file(), locks);
-  if (!image.ok()) return nullptr;
-  (*image)->file().SetUsedBytes(
-      static_cast<int64_t>(parts.arena->bytes().size()));
-  return *std::move(image);
+  TERRACE_ASSIGN_OR_RETURN(
+      std::unique_ptr<JobImage> image,
+      JobImage::Make(*tiers.store, facts, parts.arena->memory_file(), locks));
+  image->file().SetUsedBytes(static_cast<int64_t>(parts.arena->bytes().size()));
+  return image;
 }
 
 absl::StatusOr<JobRuntime> StartJobRuntime(const JobTiers& tiers,
@@ -166,7 +170,17 @@ absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
   TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts,
                            PartsOf(options, addresses.spill_bytes));
   JobRuntime made;
-  made.image = KeepImage(tiers, whose, hello, addresses, parts);
+  if (tiers.store != nullptr) {
+    absl::StatusOr<std::unique_ptr<JobImage>> image =
+        KeepImage(tiers, whose, hello, addresses, parts);
+    if (image.ok()) {
+      made.image = *std::move(image);
+    } else {
+      on_refusal(
+          Reworded(image.status(), absl::StrCat("it goes with this daemon: ",
+                                                image.status().message())));
+    }
+  }
   for (size_t i = 0; i < parts.paths.size(); ++i) {
     std::unique_ptr<DiskFile>& file = parts.paths[i].file;
     file = MakeChargedDiskFile(

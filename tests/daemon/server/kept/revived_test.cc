@@ -289,6 +289,17 @@ TEST_F(RevivedDaemonTest, ADaemonThatDoesNotComeIsNotWaitedForForEver) {
   EXPECT_EQ(job->Close(Later()), absl::OkStatus());
 }
 
+// A manager that reads nothing has no room at last.
+TEST_F(RevivedDaemonTest, WhoIsNotKeptIsTold) {
+  for (int i = 0; i < 120; ++i) {
+    ASSERT_TRUE(ConnectAs(daemon_, kMemory, "lost").ok());
+  }
+  const ChildResult& ended = daemon_.End();
+  EXPECT_EQ(ended.exit_code, 0);
+  EXPECT_THAT(ended.errors, testing::HasSubstr("it goes with this daemon: "
+                                               "nobody keeps descriptors"));
+}
+
 // One that ends as it was told takes its jobs along, and keeps nothing.
 TEST_F(RevivedDaemonTest, AnEndIsNoDeath) {
   auto job = *ConnectAs(daemon_, kMemory);
