@@ -1,7 +1,6 @@
 #include "runtime/local_runtime.h"
 
 #include <atomic>
-#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -15,6 +14,7 @@
 #include "base/threads/short_slices.h"
 #include "runtime/background_thread.h"
 #include "runtime/client/asking_runtime.h"
+#include "runtime/crank.h"
 #include "runtime/lent_executor.h"
 #include "runtime/loop_end.h"
 #include "runtime/messages/inbox.h"
@@ -87,8 +87,10 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
     core.heartbeat = std::move(parts.heartbeat);
     core.keeper = parts.keeper;
     mover_ = std::make_unique<Mover>(std::move(core));
+    crank_ = std::make_shared<Crank>(*mover_);
     inbox_ = mover_->inbox();
-    client_.emplace(clock_, inbox_, mover_->ports().Open(), std::move(bases));
+    client_.emplace(clock_, inbox_, mover_->ports().Open(), std::move(bases),
+                    parts.start_thread ? crank_ : nullptr);
     if (!parts.start_thread) return;
     thread_ = StartThread("terrace-mover", [this, ended = loop_ended_] {
       TakeShortSlices();
@@ -120,6 +122,7 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
       for (const auto& each : other_arenas_) each->Leak();
       for (const auto& each : other_pinned_) LeaveBehind(each);
     }
+    crank_->Leave();
     mover_.reset();
     executor_.reset();  // once its tasks, which refer to these, have ended
     background_.clear();
@@ -154,14 +157,7 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
   }
 
   void PostAndServe(absl::FunctionRef<void()> post) override {
-    std::unique_lock<std::mutex> turn(turning_, std::try_to_lock);
-    if (!turn.owns_lock()) return post();
-    inbox_->HoldWakes();
-    post();
-    const bool is_due = mover_->RunRequests() < sleeps_until_;
-    turn.unlock();
-    inbox_->ReleaseWakes();
-    if (is_due) inbox_->Wake();
+    crank_->PostAndServe(post);
   }
 
   ThreadPool thread_pool() const override { return executor_->pool(); }
@@ -196,16 +192,10 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
 
   void Loop() {
     while (true) {
-      const absl::Time next = Turn();
+      const absl::Time next = crank_->Turn();
       if (mover_->closed()) return;
       if (next > clock_.Now()) mover_->Wait(next);
     }
-  }
-
-  absl::Time Turn() {
-    const std::lock_guard<std::mutex> turn(turning_);
-    sleeps_until_ = mover_->RunOnce();
-    return sleeps_until_;
   }
 
   // A thread that leaves transfers of a ring behind may not get out of the
@@ -229,11 +219,8 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
   std::unique_ptr<LentExecutor> executor_;
   std::vector<std::unique_ptr<Executor>> background_;  // per resting tier
   const std::string machine_profile_;
-  // Who has it turns the mover. No leaf: all that the mover takes comes under
-  // it, and nobody waits for it but the mover's thread.
-  std::mutex turning_;
-  absl::Time sleeps_until_;  // of the mover's thread, by its last turn
   std::unique_ptr<Mover> mover_;
+  std::shared_ptr<Crank> crank_;  // of it
   std::shared_ptr<Inbox> inbox_;
   std::optional<RuntimeClient> client_;  // this process, the first one
   // Set by the thread that closed; read by later callers.

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "aio/engine.h"
@@ -17,6 +16,7 @@
 #include "base/threads/heartbeat.h"
 #include "policies/eviction.h"
 #include "policies/path_placement.h"
+#include "runtime/messages/request_server.h"
 #include "runtime/motion/transcript.h"
 #include "runtime/mover/mover.h"
 #include "terrace/runtime.h"
@@ -80,7 +80,7 @@ struct LocalRuntimeParts {
   bool start_thread = true;
 };
 
-class LocalRuntime : public Runtime, public TimedRuntime {
+class LocalRuntime : public Runtime, public TimedRuntime, public RequestServer {
  public:
   // ResourceExhausted: the engine takes no more paths, or there is no thread;
   // Unavailable: pinning took the arena's pages off the node that it must be
@@ -94,11 +94,6 @@ class LocalRuntime : public Runtime, public TimedRuntime {
   // anything else is asked of it; all of that is that client's. DataLoss: the
   // image is none of these, and the runtime is of no use.
   virtual absl::Status Restore(ClientId client, RuntimeImage image) = 0;
-  // What `post` posts is heard and served on this thread before it returns,
-  // where the mover sleeps and nothing of it is for links; else by the mover,
-  // soon. `post` waits for nothing of the runtime. For a thread that would
-  // only wait for the answers: it is spared two wake-ups.
-  virtual void PostAndServe(absl::FunctionRef<void()> post) = 0;
   // What the mover does not know of the Stats that it gives.
   virtual void AddOwnStats(Stats* stats) const = 0;
 };

@@ -13,7 +13,8 @@ QueueClient::QueueClient(int64_t id, const TierBase& base, QueueParts parts)
 absl::Status QueueClient::Ask(StepRequest::Kind kind, int64_t step) const {
   if (!IsOwnProcess()) return Closed();
   Question question(*parts_.port);
-  TERRACE_RETURN_IF_ERROR(Post(StepRequest{question.id(), kind, id_, step}));
+  TERRACE_RETURN_IF_ERROR(
+      PostAndServe(StepRequest{question.id(), kind, id_, step}));
   return question.AwaitStatus(clock());
 }
 

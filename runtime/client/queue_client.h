@@ -16,6 +16,7 @@
 #include "runtime/messages/inbox.h"
 #include "runtime/messages/intake.h"
 #include "runtime/messages/port.h"
+#include "runtime/messages/request_server.h"
 #include "runtime/messages/requests.h"
 #include "terrace/pin.h"
 
@@ -33,6 +34,7 @@ struct QueueParts {
   std::shared_ptr<Inbox> inbox;
   std::shared_ptr<Intake> intake;
   std::shared_ptr<Port> port;
+  std::shared_ptr<RequestServer> server;  // null: the mover alone
 };
 
 class QueueClient {
@@ -47,6 +49,12 @@ class QueueClient {
   template <typename Body>
   absl::Status Post(Body request) const {
     return parts_.intake->Post(std::move(request));
+  }
+  // What is waited for soon.
+  template <typename Body>
+  absl::Status PostAndServe(Body request) const {
+    return terrace::PostAndServe(parts_.server.get(), *parts_.intake,
+                                 std::move(request));
   }
   // Ends when the mover answers.
   absl::Status Ask(StepRequest::Kind kind, int64_t step) const;

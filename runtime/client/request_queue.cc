@@ -29,7 +29,7 @@ class PostedQueue final : public RequestQueue {
     message.wants.assign(wants.begin(), wants.end());
     message.tag = tag;
     message.deadline = deadline;
-    TERRACE_RETURN_IF_ERROR(client_.Post(std::move(message)));
+    TERRACE_RETURN_IF_ERROR(client_.PostAndServe(std::move(message)));
     ++outstanding_;
     return absl::OkStatus();
   }

@@ -23,8 +23,8 @@ absl::StatusOr<std::vector<TensorId>> RuntimeClient::Register(
 absl::Status RuntimeClient::Unregister(TensorId tensor) {
   if (!IsOwnProcess()) return Closed();
   Question question(*port_);
-  TERRACE_RETURN_IF_ERROR(
-      intake_->Post(UnregisterRequest{question.id(), tensor}));
+  TERRACE_RETURN_IF_ERROR(PostAndServe(
+      server_.get(), *intake_, UnregisterRequest{question.id(), tensor}));
   absl::Status status = question.AwaitStatus(clock_);
   if (status.ok()) intake_->OnUnregistered(tensor);
   return status;

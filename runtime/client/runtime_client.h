@@ -22,6 +22,7 @@
 #include "runtime/messages/inbox.h"
 #include "runtime/messages/intake.h"
 #include "runtime/messages/port.h"
+#include "runtime/messages/request_server.h"
 #include "runtime/messages/requests.h"
 #include "terrace/byte_queue.h"
 #include "terrace/request.h"
@@ -35,13 +36,16 @@ using TierBases = absl::flat_hash_map<TierId, TierBase>;
 class RuntimeClient {
  public:
   // `clock` outlives the client and its queues. The inbox is the pins' owner.
+  // `server`: of what its threads wait for; null: the mover alone.
   RuntimeClient(Clock& clock, std::shared_ptr<Inbox> inbox,
-                std::shared_ptr<Port> port, TierBases bases)
+                std::shared_ptr<Port> port, TierBases bases,
+                std::shared_ptr<RequestServer> server = nullptr)
       : clock_(clock),
         inbox_(std::move(inbox)),
         port_(std::move(port)),
         intake_(std::make_shared<Intake>(port_->client(), clock_, inbox_)),
-        bases_(std::move(bases)) {}
+        bases_(std::move(bases)),
+        server_(std::move(server)) {}
 
   bool IsOwnProcess() const { return inbox_->IsOwnProcess(); }
   absl::Status Closed() const { return inbox_->Closed(); }
@@ -63,7 +67,8 @@ class RuntimeClient {
     if (!IsOwnProcess()) return Closed();
     Question question(*port_);
     message.id = question.id();
-    TERRACE_RETURN_IF_ERROR(intake_->Post(std::move(message)));
+    TERRACE_RETURN_IF_ERROR(
+        PostAndServe(server_.get(), *intake_, std::move(message)));
     return question.Await<T>(clock_);
   }
   // As the runtime's owner: its memory has so many more bytes.
@@ -77,8 +82,11 @@ class RuntimeClient {
 
  private:
   QueueParts queue_parts() const {
-    return {
-        .clock = &clock_, .inbox = inbox_, .intake = intake_, .port = port_};
+    return {.clock = &clock_,
+            .inbox = inbox_,
+            .intake = intake_,
+            .port = port_,
+            .server = server_};
   }
 
   Clock& clock_;
@@ -86,6 +94,7 @@ class RuntimeClient {
   const std::shared_ptr<Port> port_;
   const std::shared_ptr<Intake> intake_;
   const TierBases bases_;
+  const std::shared_ptr<RequestServer> server_;
 };
 
 }  // namespace terrace

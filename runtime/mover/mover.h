@@ -8,8 +8,8 @@
 // Calls go down, results come up as values, nothing calls back.
 //
 // A thread that waits for the answer to what it has posted may hear it by
-// RunRequests(), while the mover's own sleeps in Wait: runtime/local_runtime.h
-// has the lock by which there is one at a time.
+// RunRequests(), while the mover's own sleeps in Wait: by runtime/crank.h there
+// is one at a time.
 #pragma once
 
 #include <cstdint>
