@@ -60,6 +60,7 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
       core.spill = std::make_shared<SharedSpill>(*arena_);
     }
     core.io = std::move(io);
+    const bool has_devices = !parts.devices.empty();
     core.devices = std::move(parts.devices);
     for (LocalMemory& each : parts.other_memories) {
       const absl::Span<std::byte> bytes = each.arena->bytes();
@@ -89,8 +90,10 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
     mover_ = std::make_unique<Mover>(std::move(core));
     crank_ = std::make_shared<Crank>(*mover_);
     inbox_ = mover_->inbox();
+    // What a device is told it is told by one thread.
+    const bool others_serve = parts.start_thread && !has_devices;
     client_.emplace(clock_, inbox_, mover_->ports().Open(), std::move(bases),
-                    parts.start_thread ? crank_ : nullptr);
+                    others_serve ? crank_ : nullptr);
     if (!parts.start_thread) return;
     thread_ = StartThread("terrace-mover", [this, ended = loop_ended_] {
       TakeShortSlices();
