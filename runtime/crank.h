@@ -6,6 +6,7 @@
 // it: then posting is all that is left.
 #pragma once
 
+#include <atomic>
 #include <mutex>
 
 #include "absl/functional/function_ref.h"
@@ -30,6 +31,8 @@ class Crank final : public RequestServer {
   // No leaf: all that a mover takes comes under it. Nobody waits for it but the
   // mover's thread, and who ends the runtime.
   std::mutex mutex_;
+  // The mover's thread waits for it: many who post would else hold it up.
+  std::atomic<bool> is_wanted_ = false;
   Mover* mover_;
   absl::Time sleeps_until_;  // of its thread, by its last turn
 };
