@@ -50,7 +50,11 @@ class QueueClient {
   absl::Status Post(Body request) const {
     return parts_.intake->Post(std::move(request));
   }
-  // What is waited for soon.
+  // What was posted, where it is waited for next.
+  void Serve() const {
+    if (parts_.server != nullptr) parts_.server->PostAndServe([] {});
+  }
+  // What is waited for next.
   template <typename Body>
   absl::Status PostAndServe(Body request) const {
     return terrace::PostAndServe(parts_.server.get(), *parts_.intake,

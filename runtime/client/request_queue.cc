@@ -29,7 +29,7 @@ class PostedQueue final : public RequestQueue {
     message.wants.assign(wants.begin(), wants.end());
     message.tag = tag;
     message.deadline = deadline;
-    TERRACE_RETURN_IF_ERROR(client_.PostAndServe(std::move(message)));
+    TERRACE_RETURN_IF_ERROR(client_.Post(std::move(message)));
     ++outstanding_;
     return absl::OkStatus();
   }
@@ -39,6 +39,7 @@ class PostedQueue final : public RequestQueue {
     if (outstanding_ == 0) {
       return absl::FailedPreconditionError("nothing is pushed");
     }
+    if (port_->IsEmpty()) client_.Serve();
     absl::StatusOr<ReadyGroup> group =
         port_->Take(client_.clock(), client_.inbox()->posted(),
                     client_.clock().FromWall(deadline));

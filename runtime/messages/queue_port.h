@@ -37,6 +37,11 @@ class QueuePort final : public QueueSink {
   // inbox's message number at the call.
   absl::StatusOr<ReadyGroup> Take(Clock& clock, uint64_t posted,
                                   absl::Time deadline);
+  // Whether a Take would wait.
+  bool IsEmpty() const {
+    MutexLock lock(mutex_);
+    return ready_.empty() && !woken_;
+  }
   // Any thread; see RequestQueue::Wake.
   void Wake();
 
