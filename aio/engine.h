@@ -3,7 +3,7 @@
 //
 // Engines: io_uring and a pread/pwrite pool (production), memory-backed,
 // paced and faulty ones (tests, simulation, benchmarks). One thread uses an
-// engine; only Wake is thread-safe.
+// engine; only Wake is thread-safe, and Withdraw may be called beside Wait.
 #pragma once
 
 #include <cstddef>

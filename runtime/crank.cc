@@ -10,7 +10,7 @@ absl::Time Crank::Turn() {
   return sleeps_until_;
 }
 
-void Crank::PostAndServe(absl::FunctionRef<void()> post) {
+void Crank::PostAndServe(absl::FunctionRef<void()> post) noexcept {
   if (is_wanted_) return post();
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock() || mover_ == nullptr) return post();

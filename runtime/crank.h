@@ -23,7 +23,7 @@ class Crank final : public RequestServer {
 
   // The mover's thread: a whole turn, and when the next one is due.
   absl::Time Turn();
-  void PostAndServe(absl::FunctionRef<void()> post) override;
+  void PostAndServe(absl::FunctionRef<void()> post) noexcept override;
   // The mover goes.
   void Leave();
 

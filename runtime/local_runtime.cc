@@ -90,10 +90,9 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
     mover_ = std::make_unique<Mover>(std::move(core));
     crank_ = std::make_shared<Crank>(*mover_);
     inbox_ = mover_->inbox();
-    // What a device is told it is told by one thread.
-    const bool others_serve = parts.start_thread && !has_devices;
+    others_serve_ = parts.start_thread && !has_devices;
     client_.emplace(clock_, inbox_, mover_->ports().Open(), std::move(bases),
-                    others_serve ? crank_ : nullptr);
+                    others_serve_ ? crank_ : nullptr);
     if (!parts.start_thread) return;
     thread_ = StartThread("terrace-mover", [this, ended = loop_ended_] {
       TakeShortSlices();
@@ -159,8 +158,9 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
     return client_->Restore(client, std::move(image));
   }
 
-  void PostAndServe(absl::FunctionRef<void()> post) override {
-    crank_->PostAndServe(post);
+  void PostAndServe(absl::FunctionRef<void()> post) noexcept override {
+    if (others_serve_) return crank_->PostAndServe(post);
+    post();
   }
 
   ThreadPool thread_pool() const override { return executor_->pool(); }
@@ -224,6 +224,8 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
   const std::string machine_profile_;
   std::unique_ptr<Mover> mover_;
   std::shared_ptr<Crank> crank_;  // of it
+  // What a device is told it is told by one thread.
+  bool others_serve_ = false;
   std::shared_ptr<Inbox> inbox_;
   std::optional<RuntimeClient> client_;  // this process, the first one
   // Set by the thread that closed; read by later callers.

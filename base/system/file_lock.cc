@@ -53,8 +53,8 @@ bool LockWhile(absl::FunctionRef<bool()> waits, int fd,
   for (absl::Duration waited; !TryLock(fd); waited += kPause) {
     if (errno != EWOULDBLOCK) return false;
     if (waited >= patience || !waits()) {
-      errno = EWOULDBLOCK;
-      return false;
+      // Who had it may have gone since.
+      return TryLock(fd);
     }
     Pause();
   }

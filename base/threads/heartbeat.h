@@ -4,8 +4,10 @@
 // that a thread that stopped anywhere holds up neither the asker nor whoever
 // looks.
 //
-// One thread beats, one asks, any look. A thread that works for several says
-// for which one it does, so that who waits for that one alone is told.
+// One thread at a time beats, one asks, any look. A thread that works for
+// several says for which one it does, so that who waits for that one alone is
+// told. Where another thread does the loop's work for a while, that proves
+// nothing of the loop's own.
 #pragma once
 
 #include <atomic>
@@ -21,7 +23,9 @@ class Heartbeat {
   // was; two loads where it was not.
   bool Beat() {
     const uint64_t asked = asked_.load(std::memory_order_relaxed);
-    if (answered_.load(std::memory_order_relaxed) == asked) return false;
+    if (answered_.load(std::memory_order_relaxed) == asked || is_anothers_) {
+      return false;
+    }
     answered_.store(asked, std::memory_order_release);
     return true;
   }
@@ -31,6 +35,9 @@ class Heartbeat {
     Beat();
     is_away_.store(is_away, std::memory_order_release);
   }
+
+  // Who does the loop's work begins or ends: no Beat counts meanwhile.
+  void SetAnothers(bool is_anothers) { is_anothers_ = is_anothers; }
 
   // The loop's thread: a number of whom it works for; 0: for nobody.
   void SetServed(int64_t session) {
@@ -64,6 +71,7 @@ class Heartbeat {
   std::atomic<uint64_t> answered_ = 0;
   std::atomic<int64_t> asked_at_ = 0;  // nanoseconds of SystemClock()
   std::atomic<bool> is_away_ = false;
+  bool is_anothers_ = false;
   std::atomic<int64_t> served_ = 0;
 };
 

@@ -195,7 +195,10 @@ bool JobSession::Await(MessageChannel& channel, Served& served) {
   }
   std::array<pollfd, 2> waits = {
       {{event_->descriptor(), POLLIN, 0}, {channel.descriptor(), POLLIN, 0}}};
-  if (Rest(channel, served)) poll(waits.data(), waits.size(), /*timeout=*/-1);
+  if (Rest(channel, served)) {
+    poll(waits.data(), waits.size(), /*timeout=*/-1);
+    served.outbox.Stir();
+  }
   channel.StirForNews();
   if (waits[0].revents != 0) event_->Clear();
   return waits[1].revents != 0;

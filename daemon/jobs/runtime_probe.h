@@ -20,7 +20,7 @@ namespace terrace {
 template <typename Value>
 class AnswerBox {
  public:
-  // `on_answer` is called on the mover's thread, and does not block.
+  // `on_answer` is called by who turns the mover, and does not block.
   explicit AnswerBox(std::function<void()> on_answer)
       : on_answer_(std::move(on_answer)) {}
   ~AnswerBox() { delete newest_.load(); }

@@ -38,7 +38,7 @@ class PostedBytes final : public ByteQueue {
     message.deadline = deadline;
     const uint64_t request = port_->AddRequest();
     message.tag = request;
-    absl::Status posted = client_.PostAndServe(std::move(message));
+    absl::Status posted = client_.Post(std::move(message));
     if (posted.ok()) return request;
     port_->DropRequest(request);
     return posted;
@@ -46,6 +46,7 @@ class PostedBytes final : public ByteQueue {
 
   absl::StatusOr<Awaited> Await(uint64_t request, Time deadline) override {
     if (IsClosed()) return client_.Closed();
+    if (!port_->HasNews(request)) client_.Serve();
     absl::StatusOr<BytePort::News> news = port_->Take(
         client_.clock(), request, client_.clock().FromWall(deadline));
     if (!news.ok()) return WhyNot(news.status());

@@ -100,6 +100,13 @@ void BytePort::DropRequest(uint64_t request) {
   requests_.erase(request);
 }
 
+bool BytePort::HasNews(uint64_t request) const {
+  MutexLock lock(mutex_);
+  const auto found = requests_.find(request);
+  return !recalls_.empty() || found == requests_.end() ||
+         found->second.answer.has_value();
+}
+
 absl::StatusOr<BytePort::News> BytePort::Take(Clock& clock, uint64_t request,
                                               absl::Time deadline) {
   MutexLock lock(mutex_);

@@ -49,6 +49,8 @@ class BytePort final : public ByteSink, public PinOwner {
   // Customer: the number of a request that it is to post; and that it did not.
   uint64_t AddRequest();
   void DropRequest(uint64_t request);
+  // Whether there is something to take.
+  bool HasNews(uint64_t request) const;
   // See ByteQueue. `deadline` is by the clock.
   absl::StatusOr<News> Take(Clock& clock, uint64_t request,
                             absl::Time deadline);
@@ -75,7 +77,7 @@ class BytePort final : public ByteSink, public PinOwner {
 
   const Process process_;
   const std::shared_ptr<PinOwner> pins_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   uint64_t last_request_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::node_hash_map<uint64_t, Request> requests_ ABSL_GUARDED_BY(mutex_);
   std::vector<CondVar*> waiters_ ABSL_GUARDED_BY(mutex_);

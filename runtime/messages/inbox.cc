@@ -10,9 +10,12 @@ namespace {
 // Of a queue: a mover that is so far behind need not hear of all of them.
 constexpr size_t kMostUnreadUses = 16 << 10;
 
-bool IsForLinks(const Message& message) {
+// Names of a model's tensors, and hints of all that a step uses, are many.
+bool IsForMover(const Message& message) {
   const auto* const request = std::get_if<Request>(&message);
-  return request == nullptr || std::holds_alternative<StatsRequest>(*request);
+  return request == nullptr || std::holds_alternative<StatsRequest>(*request) ||
+         std::holds_alternative<RegisterRequest>(*request) ||
+         std::holds_alternative<PrefetchRequest>(*request);
 }
 
 }  // namespace
@@ -25,7 +28,7 @@ bool Inbox::Post(Message message) {
     if (!shut_.ok()) return false;
     was_empty = messages_.empty();
     if (std::holds_alternative<Request>(message)) ++requests_;
-    if (IsForLinks(message)) ++for_links_;
+    if (IsForMover(message)) ++for_mover_;
     messages_.push_back(std::move(message));
     ++posted_;
   }
@@ -88,13 +91,13 @@ uint64_t Inbox::Drain(std::deque<Message>* messages) {
   MutexLock lock(mutex_);
   messages->swap(messages_);
   touches_.clear();
-  for_links_ = 0;
+  for_mover_ = 0;
   return posted_;
 }
 
 std::optional<uint64_t> Inbox::DrainRequests(std::deque<Message>* messages) {
   MutexLock lock(mutex_);
-  if (for_links_ > 0) return std::nullopt;
+  if (for_mover_ > 0) return std::nullopt;
   messages->swap(messages_);
   touches_.clear();
   return posted_;

@@ -66,8 +66,8 @@ class Inbox final : public PinOwner, public TierEvents {
 
   // Mover: everything that has arrived; returns the last one's number.
   uint64_t Drain(std::deque<Message>* messages);
-  // The same where none of it is about links, whether they are asked after or
-  // changed, or of threads that work for the mover; else nothing.
+  // The same where each is of customers, needs no link and takes no longer than
+  // a group; else nothing, and all of it is for the mover's own thread.
   std::optional<uint64_t> DrainRequests(std::deque<Message>* messages);
 
   // What is posted from here on wakes nobody until ReleaseWakes: the thread
@@ -98,7 +98,7 @@ class Inbox final : public PinOwner, public TierEvents {
       ABSL_GUARDED_BY(mutex_);
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0;
   // How many there are that DrainRequests leaves.
-  int64_t for_links_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t for_mover_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t requests_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status shut_ ABSL_GUARDED_BY(mutex_);  // OK: it is not
   bool wake_shut_ ABSL_GUARDED_BY(wake_mutex_) = false;

@@ -37,7 +37,7 @@ class QueuePort final : public QueueSink {
   // inbox's message number at the call.
   absl::StatusOr<ReadyGroup> Take(Clock& clock, uint64_t posted,
                                   absl::Time deadline);
-  // Whether a Take would wait.
+  // Nothing is ready to be taken.
   bool IsEmpty() const {
     MutexLock lock(mutex_);
     return ready_.empty() && !woken_;

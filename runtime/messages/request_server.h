@@ -15,9 +15,10 @@ class RequestServer {
  public:
   virtual ~RequestServer() = default;
   // What `post` posts is heard and served on this thread before it returns,
-  // where the mover sleeps and nothing of it is for links; else by the mover,
-  // soon. `post` waits for nothing of the runtime.
-  virtual void PostAndServe(absl::FunctionRef<void()> post) = 0;
+  // where the mover sleeps and nothing that has arrived is the mover's own;
+  // else by the mover, soon. `post` waits for nothing of the runtime. A turn
+  // that an exception ends cannot be gone on from.
+  virtual void PostAndServe(absl::FunctionRef<void()> post) noexcept = 0;
 };
 
 // As the intake's Post, and served so. Null: nobody does.

@@ -38,7 +38,7 @@ class Links {
   absl::Time NextEvent() const;
 
   // Sleeps until a message, a move's end, or `deadline`, of which NextEvent is
-  // part. All above but Poll may be called meanwhile.
+  // part. Another thread may Begin, Cancel and Promote meanwhile.
   void Wait(absl::Time deadline) { io_->Sleep(deadline); }
 
   // Of what moved between memory and that tier, which is no device.

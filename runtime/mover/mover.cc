@@ -46,10 +46,11 @@ absl::Time Mover::RunRequests() {
   const std::optional<uint64_t> last =
       core_.inbox->DrainRequests(&turn_.messages);
   if (!last.has_value()) return now;
-  core_.heartbeat->Beat();
   turn_.processed = *last;
+  core_.heartbeat->SetAnothers(true);
   HearMessages();
   const bool more = Serve(now);
+  core_.heartbeat->SetAnothers(false);
   core_.Publish(turn_.processed);
   const bool is_due =
       more || core_.links.needs_poll() || core_.transfers.has_waiting();

@@ -42,10 +42,10 @@ class Mover {
   // do at once; InfiniteFuture, when only a message or a move's end can bring
   // more.
   absl::Time RunOnce();
-  // A turn that only hears customers' requests and serves them: it neither
-  // looks at links nor begins anything there. Returns as RunOnce does: now,
-  // where a whole turn is due, as links have to do, or what has arrived is not
-  // of customers alone.
+  // Another thread's: a turn that only hears customers' requests and serves
+  // them. What has ended on links it does not hear, and what it begins there
+  // goes on in the next whole turn. Returns as RunOnce does: now, where one is
+  // due, for links or for what has arrived and is the mover's own.
   absl::Time RunRequests();
   // Sleeps until a message, a move's end, or `deadline`.
   void Wait(absl::Time deadline) { core_.links.Wait(deadline); }

@@ -203,9 +203,10 @@ TEST_F(ServedPostsTest, WhatGoesToTheDiskIsWhatItWas) {
       auto pin = runtime_->Acquire(
           tensors[i], round == 0 ? Access::kOverwrite : Access::kUpdate,
           Later());
-      ASSERT_TRUE(pin.ok()) << pin.status();
+      EXPECT_TRUE(pin.ok()) << pin.status();
+      if (!pin.ok()) continue;
       if (round > 0) {
-        ASSERT_TRUE(HasPattern(pin->data(), SeedOf(round - 1, i)));
+        EXPECT_TRUE(HasPattern(pin->data(), SeedOf(round - 1, i)));
       }
       WritePattern(pin->data(), SeedOf(round, i));
     }

@@ -89,6 +89,11 @@ bool AnswerOutbox::Rest() {
   return rests_;
 }
 
+void AnswerOutbox::Stir() {
+  MutexLock lock(mutex_);
+  rests_ = false;
+}
+
 void AnswerOutbox::Add(JobNewsEntry entry) {
   {
     MutexLock lock(mutex_);

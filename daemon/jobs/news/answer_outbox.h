@@ -20,7 +20,7 @@ namespace terrace {
 class AnswerOutbox final : public ClientSink,
                            public std::enable_shared_from_this<AnswerOutbox> {
  public:
-  // `news` is set for what comes to who rests.
+  // `news` is set for the first that comes to who rests.
   explicit AnswerOutbox(std::shared_ptr<const WakeEvent> news)
       : news_(std::move(news)) {}
 
@@ -33,6 +33,7 @@ class AnswerOutbox final : public ClientSink,
   std::vector<JobNewsEntry> Take();
   // Who takes them sleeps until the event is set. False: there are some.
   bool Rest();
+  void Stir();
   bool IsEmpty() const { return is_empty_.load(std::memory_order_relaxed); }
   void Add(JobNewsEntry entry);
 

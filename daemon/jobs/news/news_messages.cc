@@ -23,6 +23,18 @@ size_t FirstGroups(const std::vector<ReadyGroup>& groups) {
   return groups.size();
 }
 
+template <typename News>
+size_t PinsOf(const News& news) {
+  size_t pins = 0;
+  if constexpr (requires { news.groups; }) {
+    for (const ReadyGroup& each : news.groups) {
+      pins +=
+          each.recalls.size() + (each.grants.ok() ? each.grants->size() : 0);
+    }
+  }
+  return pins;
+}
+
 }  // namespace
 
 template <typename News>
@@ -37,6 +49,7 @@ void NewsMessages::AddFirstOf(News& news) {
       first.groups.assign(std::make_move_iterator(news.groups.begin()),
                           std::make_move_iterator(middle));
       news.groups.erase(news.groups.begin(), middle);
+      pins_ = PinsOf(first);
       messages_.emplace_back().entries.push_back(std::move(first));
     }
   }
@@ -48,8 +61,13 @@ void NewsMessages::Add(JobNewsEntry entry) {
 }
 
 void NewsMessages::AddWhole(JobNewsEntry entry) {
-  if (messages_.empty() || messages_.back().entries.size() >= kMostEntries) {
+  const size_t pins =
+      std::visit([](const auto& news) { return PinsOf(news); }, entry);
+  pins_ += pins;
+  if (messages_.empty() || messages_.back().entries.size() >= kMostEntries ||
+      pins_ > kMostPins) {
     messages_.emplace_back();
+    pins_ = pins;
   }
   messages_.back().entries.push_back(std::move(entry));
 }

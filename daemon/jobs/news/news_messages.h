@@ -4,6 +4,7 @@
 // One thread at a time.
 #pragma once
 
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@ class NewsMessages {
   void AddFirstOf(News& news);
 
   std::vector<JobNews> messages_;
+  size_t pins_ = 0;  // of groups, in the last one
 };
 
 }  // namespace terrace
