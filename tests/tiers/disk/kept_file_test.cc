@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/temporary_directory.h"
 #include "tiers/disk/disk_file.h"
+#include "tiers/left_behind.h"
 
 namespace terrace {
 namespace {
@@ -37,7 +38,7 @@ class KeptFileTest : public testing::Test {
     kept_ = *(*file)->Keep();
     descriptor_ = (*file)->fd();
     capacity_ = (*file)->capacity_bytes();
-    static_cast<void>((*file).release());
+    LeaveBehind(std::shared_ptr<DiskFile>(*std::move(file)));
   }
   // What it had under way is over.
   void EndTransfers() { close(descriptor_); }
