@@ -40,8 +40,12 @@ class KeptFileTest : public testing::Test {
     capacity_ = (*file)->capacity_bytes();
     LeaveBehind(std::shared_ptr<DiskFile>(*std::move(file)));
   }
-  // What it had under way is over.
-  void EndTransfers() { close(descriptor_); }
+  // What it had under way is over. The number stays in use: who was left behind
+  // has it closed in children.
+  void EndTransfers() {
+    const OwnDescriptor null = OwnDescriptor::Open("/dev/null", O_RDWR);
+    EXPECT_EQ(dup2(null.get(), descriptor_), descriptor_);
+  }
   absl::StatusOr<std::unique_ptr<DiskFile>> Reopen(
       KeptFile kept, absl::Duration patience = absl::Seconds(20)) {
     return ReopenDiskFile({.path = directory_.path()}, std::move(kept),
