@@ -38,7 +38,7 @@ class PostedBytes final : public ByteQueue {
     message.deadline = deadline;
     const uint64_t request = port_->AddRequest();
     message.tag = request;
-    absl::Status posted = client_.Post(std::move(message));
+    absl::Status posted = client_.PostAndServe(std::move(message));
     if (posted.ok()) return request;
     port_->DropRequest(request);
     return posted;

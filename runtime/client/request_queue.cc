@@ -29,7 +29,10 @@ class PostedQueue final : public RequestQueue {
     message.wants.assign(wants.begin(), wants.end());
     message.tag = tag;
     message.deadline = deadline;
-    TERRACE_RETURN_IF_ERROR(client_.Post(std::move(message)));
+    // Of many, the mover serves those behind beside who pushes.
+    TERRACE_RETURN_IF_ERROR(outstanding_ == 0
+                                ? client_.PostAndServe(std::move(message))
+                                : client_.Post(std::move(message)));
     ++outstanding_;
     return absl::OkStatus();
   }
