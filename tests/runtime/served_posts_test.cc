@@ -44,10 +44,6 @@ class Answers final : public ClientSink {
     return nullptr;
   }
 
-  int count() {
-    MutexLock lock(mutex_);
-    return count_;
-  }
   std::thread::id by() {
     MutexLock lock(mutex_);
     return by_;
@@ -121,9 +117,8 @@ class ServedPostsTest : public testing::Test {
 TEST_F(ServedPostsTest, AnswerComesBeforeItReturns) {
   int here = 0;
   for (int i = 1; i <= 1000; ++i) {
-    int64_t queue = -1;
     runtime_->PostAndServe([&] { Post(Request(Opening(1))); });
-    queue = std::get<OpenedQueue>(answers_->AwaitLast(i)).id;
+    const int64_t queue = std::get<OpenedQueue>(answers_->AwaitLast(i)).id;
     if (answers_->by() == std::this_thread::get_id()) ++here;
     runtime_->PostAndServe([&] { Post(Request(CloseQueueRequest{queue})); });
   }
@@ -192,10 +187,15 @@ TEST_F(ServedPostsTest, WhatGoesToTheDiskIsWhatItWas) {
   }
   std::atomic<bool> ends = false;
   std::thread server = StartThread("serves", [&] {
-    while (!ends) {
+    // A hint is the mover's own; what waits for its answer does not flood it.
+    for (int asked = 1; !ends; ++asked) {
       runtime_->PostAndServe([&] {
-        Post(Request(PrefetchRequest{{tensors[7], tensors[40]}}));
+        if (asked % 2 == 0) {
+          Post(Request(PrefetchRequest{{tensors[7], tensors[40]}}));
+        }
+        Post(Request(UnregisterRequest{{client_, ++number_}, {1000}}));
       });
+      answers_->AwaitLast(asked);
     }
   });
   for (int round = 0; round < 3; ++round) {
