@@ -22,6 +22,8 @@ namespace terrace {
 namespace {
 
 constexpr absl::Duration kPause = absl::Milliseconds(10);
+// Of disks, to end what a process had begun that was killed.
+constexpr absl::Duration kEndPatience = absl::Seconds(30);
 
 // proc(5): a first thread that has ended is a zombie as long as others are
 // there; one that has not yet has the signal pending.
@@ -75,8 +77,8 @@ bool LockWithin(int fd, absl::Duration patience) {
   return LockWhile([] { return true; }, fd, patience);
 }
 
-bool LockOnceEnded(int fd, absl::Duration patience) {
-  return LockWhile([fd] { return IsEnding(LockHolder(fd)); }, fd, patience);
+bool LockOnceEnded(int fd) {
+  return LockWhile([fd] { return IsEnding(LockHolder(fd)); }, fd, kEndPatience);
 }
 
 pid_t LockHolder(int fd) {

@@ -17,10 +17,9 @@ bool TryLock(int fd);
 // Waits for its holder, but no longer than `patience`.
 bool LockWithin(int fd, absl::Duration patience);
 
-// Does not wait, but for a holder that is killed and not gone yet, as the
-// kernel has still to end what it had begun: for that, no longer than
-// `patience`.
-bool LockOnceEnded(int fd, absl::Duration patience);
+// Does not wait, but for a holder that is killed and not gone yet, as a disk
+// has still to end what it had begun: for that 30 s at most.
+bool LockOnceEnded(int fd);
 
 // The process that has locked the file; 0: there is none, or it is not told.
 pid_t LockHolder(int fd);

@@ -10,10 +10,8 @@
 namespace terrace {
 namespace {
 
-// Of a daemon that is just going, and of disks, to end what a killed one had
-// begun.
+// Of a daemon that is just going.
 constexpr absl::Duration kPatience = absl::Seconds(2);
-constexpr absl::Duration kEndPatience = absl::Seconds(30);
 
 }  // namespace
 
@@ -21,7 +19,7 @@ absl::StatusOr<PathLock> PathLock::Take(const std::string& path) {
   OwnDescriptor directory =
       OwnDescriptor::Open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (!directory.ok() || LockWithin(directory.get(), kPatience) ||
-      LockOnceEnded(directory.get(), kEndPatience) || errno != EWOULDBLOCK) {
+      LockOnceEnded(directory.get()) || errno != EWOULDBLOCK) {
     return PathLock(std::move(directory));
   }
   const pid_t holder = LockHolder(directory.get());

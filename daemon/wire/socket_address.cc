@@ -44,15 +44,13 @@ namespace {
 
 constexpr mode_t kOwnersMode = 0600;
 constexpr mode_t kGroupsMode = 0660;
-// Of disks, to end what a daemon had begun that was killed.
-constexpr absl::Duration kEndPatience = absl::Seconds(30);
 
 absl::StatusOr<OwnDescriptor> TakeLock(const std::string& path) {
   const std::string name = path + ".lock";
   OwnDescriptor lock = OwnDescriptor::Open(
       name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kOwnersMode);
   if (!lock.ok()) return ErrnoError(name, "cannot be made", errno);
-  if (LockOnceEnded(lock.get(), kEndPatience)) return lock;
+  if (LockOnceEnded(lock.get())) return lock;
   if (errno != EWOULDBLOCK) return ErrnoError(name, "cannot be locked", errno);
   const pid_t holder = LockHolder(lock.get());
   return absl::FailedPreconditionError(

@@ -12,12 +12,15 @@ constexpr size_t kMostEntries = 4096;
 // Of groups, in a message.
 constexpr size_t kMostPins = 1 << 20;
 
+size_t PinsOf(const ReadyGroup& group) {
+  return group.recalls.size() + (group.grants.ok() ? group.grants->size() : 0);
+}
+
 // How many of the groups one message has room for, the first one always.
 size_t FirstGroups(const std::vector<ReadyGroup>& groups) {
   size_t pins = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
-    const auto& grants = groups[i].grants;
-    pins += groups[i].recalls.size() + (grants.ok() ? grants->size() : 0);
+    pins += PinsOf(groups[i]);
     if (i == kMostEntries || (i > 0 && pins > kMostPins)) return i;
   }
   return groups.size();
@@ -27,10 +30,7 @@ template <typename News>
 size_t PinsOf(const News& news) {
   size_t pins = 0;
   if constexpr (requires { news.groups; }) {
-    for (const ReadyGroup& each : news.groups) {
-      pins +=
-          each.recalls.size() + (each.grants.ok() ? each.grants->size() : 0);
-    }
+    for (const ReadyGroup& each : news.groups) pins += PinsOf(each);
   }
   return pins;
 }

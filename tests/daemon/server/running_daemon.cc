@@ -167,10 +167,12 @@ const std::vector<std::string>& RunningDaemon::Told() {
 }
 
 bool RunningDaemon::WaitUntilTold(const std::string& words) {
-  return child_->WaitUntil([&] {
-    return absl::c_any_of(Told(), [&](const std::string& each) {
-      return absl::StrContains(each, words);
-    });
+  return child_->WaitUntil([&] { return WasTold(words); });
+}
+
+bool RunningDaemon::WasTold(const std::string& words) {
+  return absl::c_any_of(Told(), [&](const std::string& each) {
+    return absl::StrContains(each, words);
   });
 }
 
@@ -178,11 +180,7 @@ bool RunningDaemon::Serves() { return WaitUntilTold("READY=1"); }
 
 bool RunningDaemon::ServesWithin(absl::Duration patience) {
   const absl::Time end = SystemClock().Now() + patience;
-  const auto is_ready = [this] {
-    return absl::c_any_of(Told(), [](const std::string& each) {
-      return absl::StrContains(each, "READY=1");
-    });
-  };
+  const auto is_ready = [this] { return WasTold("READY=1"); };
   child_->WaitUntil([&] { return is_ready() || SystemClock().Now() > end; });
   return is_ready();
 }

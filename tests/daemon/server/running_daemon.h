@@ -69,6 +69,7 @@ class RunningDaemon {
   // that.
   const std::vector<std::string>& Told();
   bool WaitUntilTold(const std::string& words);
+  bool WasTold(const std::string& words);
   // Those that the service manager has, by name.
   const std::map<std::string, int>& Kept();
   // Loses those whose names have that in them.

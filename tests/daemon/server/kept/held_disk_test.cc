@@ -2,7 +2,6 @@
 // is started at once, waits for the disk, and goes on.
 #include <signal.h>
 
-#include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
