@@ -60,6 +60,10 @@ class IoEngine {
   // Registers the one arena that most buffers lie in. Refusal (memlock) is
   // no error: it shows in info().
   virtual void RegisterArena(absl::Span<std::byte> arena) = 0;
+  // Before that part of it has other pages, as what is registered keeps those
+  // that it had: transfers there go on without. False: some that were submitted
+  // have not reached the device; it is to be asked again after a Poll.
+  virtual bool UnregisterArena(absl::Span<std::byte> /*part*/) { return true; }
 
   // How many requests of a file it may have at a time, those that never end
   // included: so much of it is the file's own, whatever others do.

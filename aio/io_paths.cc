@@ -102,6 +102,10 @@ void IoPaths::RegisterArena(absl::Span<std::byte> arena) {
   rep_->engine->RegisterArena(arena);
 }
 
+bool IoPaths::UnregisterArena(absl::Span<std::byte> part) {
+  return rep_->engine->UnregisterArena(part);
+}
+
 EngineInfo IoPaths::engine_info() const { return rep_->engine->info(); }
 
 IoPathStats IoPaths::stats(int path) const { return rep_->queue(path).stats(); }

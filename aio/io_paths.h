@@ -63,6 +63,8 @@ class IoPaths {
   void Wake();  // thread-safe, sticky
 
   void RegisterArena(absl::Span<std::byte> arena);
+  // As the engine's.
+  bool UnregisterArena(absl::Span<std::byte> part);
   EngineInfo engine_info() const;
   IoPathStats stats(int path) const;
 

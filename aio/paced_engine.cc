@@ -106,6 +106,9 @@ class PacedEngine final : public IoEngine {
   void RegisterArena(absl::Span<std::byte> arena) override {
     engine_->RegisterArena(arena);
   }
+  bool UnregisterArena(absl::Span<std::byte> part) override {
+    return engine_->UnregisterArena(part);
+  }
 
   int Submit(absl::Span<const IoRequest> requests) override {
     const absl::Time now = clock_.Now();

@@ -105,6 +105,9 @@ class UringEngine final : public IoEngine {
   void RegisterArena(absl::Span<std::byte> arena) override {
     buffers_.Register(&ring_, arena);
   }
+  bool UnregisterArena(absl::Span<std::byte> part) override {
+    return buffers_.Unregister(&ring_, part);
+  }
   int Submit(absl::Span<const IoRequest> requests) override;
   int Poll(absl::Span<IoResult> results) override;
   void Wait(absl::Time deadline) override;
@@ -134,7 +137,7 @@ class UringEngine final : public IoEngine {
                       ", refused since: ", std::string(failure_.message()));
     }
     info.registered_bytes = registered;
-    info.buffers_registered = registered > 0 && buffers_.error() == 0;
+    info.buffers_registered = buffers_.has_all();
     return info;
   }
 

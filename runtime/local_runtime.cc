@@ -56,6 +56,7 @@ class InProcessRuntime final : public AskingRuntime<LocalRuntime> {
     core.arena = arena_->bytes();
     core.memory = std::move(parts.memory);
     core.spill = std::move(parts.spill);
+    core.pages = std::move(parts.pages);
     if (core.spill == nullptr && arena_->spill().size_bytes > 0) {
       core.spill = std::make_shared<SharedSpill>(*arena_);
     }

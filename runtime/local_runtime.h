@@ -25,6 +25,7 @@
 #include "tiers/disk/disk_file.h"
 #include "tiers/medium.h"
 #include "tiers/memory/host_arena.h"
+#include "tiers/memory/page_source.h"
 #include "tiers/memory/spill/spill_source.h"
 
 namespace terrace {
@@ -67,6 +68,8 @@ struct LocalRuntimeParts {
   // For what the arena has no room for; null: the arena's own spill, where it
   // has one, else mappings of this process.
   std::shared_ptr<SpillSource> spill;
+  // Of the arena, as far as that can be lent; null: it cannot.
+  std::shared_ptr<PageSource> pages;
   std::vector<LocalMemory> other_memories;
   ThreadPool pool;  // others may have it, too
   std::unique_ptr<EvictionPolicy> eviction;

@@ -1,5 +1,6 @@
 #include "tiers/extent_allocator.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "absl/status/status.h"
@@ -92,6 +93,16 @@ bool ExtentAllocator::TryTake(Extent range) {
   allocated_[range.offset] = range.size_bytes;
   used_ += range.size_bytes;
   return true;
+}
+
+std::optional<Extent> ExtentAllocator::LastFreeIn(const Extent& range) const {
+  auto found = free_.lower_bound(range.end());
+  if (found == free_.begin()) return std::nullopt;
+  --found;
+  const int64_t begin = std::max(found->first, range.offset);
+  const int64_t end = std::min(found->first + found->second, range.end());
+  if (begin >= end) return std::nullopt;
+  return Extent{begin, end - begin};
 }
 
 void ExtentAllocator::Free(Extent extent) {

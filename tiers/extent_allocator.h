@@ -37,6 +37,8 @@ class ExtentAllocator {
   bool TryTake(Extent range);
   // TERRACE_CHECKs that exactly this extent is allocated.
   void Free(Extent extent);
+  // Of that range, the last part that is free; nullopt: none is.
+  std::optional<Extent> LastFreeIn(const Extent& range) const;
   // Adds free bytes at the end.
   void Grow(int64_t size_bytes);
 

@@ -57,13 +57,60 @@ int UringBuffers::SlotOf(const IoRequest& request) const {
   const int64_t at = request.data - arena_.data();
   const int64_t end = at + request.size_bytes;
   if (end > static_cast<int64_t>(arena_.size())) return -1;
-  const auto slot_at = [this](int64_t place) {
-    return place < huge_bytes_ ? place / kSlotBytes
-                               : static_cast<int64_t>(registered_.size()) - 1;
-  };
-  const int64_t slot = slot_at(at);
-  const bool is_within = slot_at(end - 1) == slot;
+  const size_t slot = SlotAt(at);
+  const bool is_within = SlotAt(end - 1) == slot;
   return is_within && registered_[slot] ? static_cast<int>(slot) : -1;
+}
+
+size_t UringBuffers::SlotAt(int64_t place) const {
+  return place < huge_bytes_ ? static_cast<size_t>(place / kSlotBytes)
+                             : registered_.size() - 1;
+}
+
+int64_t UringBuffers::BytesOf(size_t slot) const {
+  const int64_t begin = static_cast<int64_t>(slot) * kSlotBytes;
+  const auto size = static_cast<int64_t>(arena_.size());
+  return begin < huge_bytes_ ? std::min(kSlotBytes, huge_bytes_ - begin)
+                             : size - huge_bytes_;
+}
+
+UringBuffers::Slots UringBuffers::SlotsOf(absl::Span<std::byte> part) const {
+  const bool is_there = !registered_.empty() && !part.empty() &&
+                        part.data() >= arena_.data() &&
+                        part.end() <= arena_.end();
+  if (!is_there) return {};
+  const int64_t at = part.data() - arena_.data();
+  const auto last = at + static_cast<int64_t>(part.size()) - 1;
+  return {SlotAt(at), SlotAt(last) + 1};
+}
+
+bool UringBuffers::HasSome(const Slots& slots) const {
+  for (size_t i = slots.first; i < slots.end; ++i) {
+    if (registered_[i]) return true;
+  }
+  return false;
+}
+
+bool UringBuffers::Unregister(io_uring* ring, absl::Span<std::byte> part) {
+  const Slots slots = SlotsOf(part);
+  if (!HasSome(slots)) return true;
+  if (io_uring_sq_ready(ring) > 0) return false;
+  const iovec nothing = {};
+  for (size_t i = slots.first; i < slots.end; ++i) {
+    if (!registered_[i]) continue;
+    const int updated = io_uring_register_buffers_update_tag(
+        ring, static_cast<unsigned>(i), &nothing, nullptr, 1);
+    if (updated != 1) {
+      // Kernels before 5.13 have all or nothing.
+      io_uring_unregister_buffers(ring);
+      registered_.assign(registered_.size(), false);
+      registered_bytes_ = 0;
+      return true;
+    }
+    registered_[i] = false;
+    registered_bytes_ -= BytesOf(i);
+  }
+  return true;
 }
 
 }  // namespace terrace

@@ -26,13 +26,33 @@ class UringBuffers {
   // nothing.
   void Register(io_uring* ring, absl::Span<std::byte> arena);
 
+  // Nothing of that part of the arena is registered any more. False: what names
+  // its slots waits to be submitted.
+  bool Unregister(io_uring* ring, absl::Span<std::byte> part);
+
   // The registered slot that the whole buffer lies in, or -1.
   int SlotOf(const IoRequest& request) const;
 
   int64_t registered_bytes() const { return registered_bytes_; }
+  bool has_all() const {
+    return registered_bytes_ > 0 &&
+           registered_bytes_ == static_cast<int64_t>(arena_.size());
+  }
   int error() const { return error_; }  // that ended it early; 0: none
 
  private:
+  struct Slots {
+    size_t first = 0;
+    size_t end = 0;
+  };
+
+  // Of the arena, by a place there.
+  size_t SlotAt(int64_t place) const;
+  int64_t BytesOf(size_t slot) const;
+  // Those that have any of the part.
+  Slots SlotsOf(absl::Span<std::byte> part) const;
+  bool HasSome(const Slots& slots) const;
+
   absl::Span<std::byte> arena_;
   int64_t huge_bytes_ = 0;        // of the arena, from its start
   std::vector<bool> registered_;  // by slot

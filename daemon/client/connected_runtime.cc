@@ -11,6 +11,7 @@
 #include "daemon/client/control_client.h"
 #include "daemon/client/greeting.h"
 #include "daemon/client/relay.h"
+#include "daemon/wire/lending_patience.h"
 #include "runtime/client/asking_runtime.h"
 #include "terrace/runtime.h"
 #include "terrace/version.h"
@@ -135,6 +136,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Connect(
     TERRACE_ASSIGN_OR_RETURN(pool, ThreadPool::Create(options.threads));
   }
   const absl::Time deadline = SystemClock().Now() + kConnectPatience +
+                              LendingPatience(options.host_budget_bytes) +
                               PopulationPatience(options.host_budget_bytes);
   TERRACE_ASSIGN_OR_RETURN(
       Greeted greeted,

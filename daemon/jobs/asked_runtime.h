@@ -44,6 +44,8 @@ class AskedRuntime {
   // Null: it is not over.
   void Evict(const EvictionOrder& order) { session_->Evict(order); }
   std::unique_ptr<Evicted> TakeEvicted() { return boxes_->evicted.Take(); }
+  void Lend(const LendOrder& order) { session_->Lend(order); }
+  std::unique_ptr<Lent> TakeLent() { return boxes_->lent.Take(); }
 
  private:
   JobSession* session_;

@@ -12,6 +12,8 @@ class Charge {
   virtual ~Charge() = default;
   // ResourceExhausted: a quota has no room for so many more.
   virtual absl::Status Take(int64_t bytes) = 0;
+  // Where all jobs together have too much, others may lend: it waits for that.
+  virtual absl::Status Await(int64_t bytes) { return Take(bytes); }
   virtual void Give(int64_t bytes) = 0;
   // What Take refused is not asked for otherwise: an operator is to know.
   virtual void NoteRefused(const absl::Status& why) = 0;

@@ -43,6 +43,8 @@ class JobClient {
   std::vector<JobNews> TakeNews();
   // The runtime is closed, and the process has been told so.
   bool is_closed() const { return is_closed_; }
+  // The process has not claimed what is kept for it.
+  bool waits_for_claim() const { return kept_.has_value(); }
   // The process is gone, or wants all to end: its queues close and its pins
   // end, so that the runtime can end with all that it has. Whether it held any,
   // then or at an earlier End.

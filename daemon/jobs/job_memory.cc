@@ -57,7 +57,11 @@ absl::Status JobMemory::GrowMemory(LocalRuntime& runtime, int64_t bytes,
   constexpr int64_t kMost = INT64_MAX / 4;
   if (bytes <= 0 || bytes > kMost) return runtime.GrowMemory(bytes);
   const int64_t whole = RoundUp(bytes, kBlockBytes);
-  TERRACE_RETURN_IF_ERROR(Charged(whole));
+  const absl::Status charged = charge_->Await(whole);
+  if (!charged.ok()) {
+    charge_->NoteRefused(charged);
+    return charged;
+  }
   const size_t before = runtime.arena().bytes().size();
   // Before a tensor lies there.
   if (image != nullptr)

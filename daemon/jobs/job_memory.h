@@ -4,7 +4,8 @@
 // to the job as it is taken; growth, and pages of pins that the process still
 // has when they end here, stay charged until the process has no memory here.
 //
-// The mover takes and gives the spill; the rest is for any thread.
+// The mover takes and gives the spill, and pages that are lent; the rest is for
+// any thread.
 #pragma once
 
 #include <atomic>
@@ -18,16 +19,17 @@
 #include "daemon/jobs/image/image_file.h"
 #include "runtime/local_runtime.h"
 #include "tiers/memory/host_arena.h"
+#include "tiers/memory/page_source.h"
 #include "tiers/memory/spill/shared_spill.h"
 #include "tiers/memory/spill/spill_source.h"
 
 namespace terrace {
 
-class JobMemory final : public SpillSource {
+class JobMemory final : public SpillSource, public PageSource {
  public:
   // The arena is a runtime's, and is not looked at once that has ended.
   JobMemory(HostArena& arena, std::unique_ptr<Charge> charge)
-      : spill_(arena), charge_(std::move(charge)) {}
+      : arena_(arena), spill_(arena), charge_(std::move(charge)) {}
 
   // What is charged already, of a runtime that goes on here: growth, and spill
   // that TakeAt may take. What that has not taken is given at its end.
@@ -40,6 +42,12 @@ class JobMemory final : public SpillSource {
   void Give(const Extent& range) override;
   // What is taken stays charged, too.
   void Leak() override;
+
+  // Of the arena, as it is lent and comes back: charged by who has it lent.
+  void Empty(const Extent& range) override { arena_.EmptyRange(range); }
+  absl::Status Populate(const Extent& range) override {
+    return arena_.PopulateRange(range);
+  }
 
   // As the runtime's, which has the arena; ResourceExhausted also: a quota has
   // no room for it. What grew is charged though the runtime refused it, and
@@ -56,6 +64,7 @@ class JobMemory final : public SpillSource {
  private:
   absl::Status Charged(int64_t bytes);
 
+  HostArena& arena_;
   SharedSpill spill_;
   const std::unique_ptr<Charge> charge_;
   bool has_leaked_ = false;  // the mover's

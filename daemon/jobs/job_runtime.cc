@@ -6,16 +6,18 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/io_fault.h"
 #include "base/status_macros.h"
 #include "daemon/jobs/charged_disk_file.h"
 #include "daemon/jobs/image/other_process.h"
+#include "daemon/wire/lending_patience.h"
 #include "runtime/local_parts.h"
 
 namespace terrace {
 namespace {
 
-class JobCharge final : public Charge {
+class JobCharge : public Charge {
  public:
   JobCharge(TierLedger& ledger, JobName job, std::string tier,
             RefusalSink on_refusal)
@@ -34,6 +36,29 @@ class JobCharge final : public Charge {
   const JobName job_;
   const std::string tier_;
   const RefusalSink on_refusal_;
+};
+
+// Of the memory, which others may lend.
+class MemoryCharge final : public JobCharge {
+ public:
+  MemoryCharge(const JobTiers& tiers, const JobName& job,
+               RefusalSink on_refusal)
+      : JobCharge(*tiers.ledger, job, TierName(tiers.memory),
+                  std::move(on_refusal)),
+        tiers_(tiers),
+        job_(job) {}
+  absl::Status Await(int64_t bytes) override {
+    absl::Status taken = Take(bytes);
+    if (taken.ok()) return taken;
+    return tiers_.waits->Await(
+        {.job = job_,
+         .bytes = bytes,
+         .deadline = SystemClock().Now() + LendingPatience(bytes)});
+  }
+
+ private:
+  const JobTiers& tiers_;
+  const JobName job_;
 };
 
 Options OptionsOf(const JobTiers& tiers, const Hello& hello,
@@ -94,10 +119,9 @@ absl::StatusOr<JobRuntime> StartJobRuntime(const JobTiers& tiers,
   }
   parts.engine = tiers.links->Paced(std::move(parts.engine), disks);
   made.memory = std::make_shared<JobMemory>(
-      *parts.arena,
-      std::make_unique<JobCharge>(*tiers.ledger, job, TierName(tiers.memory),
-                                  on_refusal));
+      *parts.arena, std::make_unique<MemoryCharge>(tiers, job, on_refusal));
   parts.spill = made.memory;
+  parts.pages = made.memory;
   if (made.image != nullptr) parts.keeper = &made.image->keeper();
   TERRACE_ASSIGN_OR_RETURN(made.runtime, loops.Start(std::move(parts)));
   return made;
@@ -122,6 +146,11 @@ LaterBytes LaterBytesOf(const KeptJob& kept) {
   return later;
 }
 
+int64_t KeptBytesOf(const KeptJob& kept) {
+  return MemoryBytesOf(kept.file.facts().asked) - LentBytesOf(kept) +
+         LaterBytesOf(kept).all();
+}
+
 absl::StatusOr<JobRuntime> StartKept(const JobTiers& tiers, KeptJob kept,
                                      const LaterBytes& later,
                                      RuntimeLoops& loops,
@@ -143,6 +172,12 @@ absl::StatusOr<JobRuntime> StartKept(const JobTiers& tiers, KeptJob kept,
 }
 
 }  // namespace
+
+int64_t LentBytesOf(const KeptJob& kept) {
+  int64_t bytes = 0;
+  for (const Extent& each : kept.image.lent) bytes += each.size_bytes;
+  return bytes;
+}
 
 int64_t MemoryBytesOf(const Hello& hello) {
   constexpr int64_t kMost = INT64_MAX / 4;
@@ -195,8 +230,7 @@ absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
 void ChargeKept(const JobTiers& tiers, KeptJob& kept,
                 const RefusalSink& on_refusal) {
   const ImageFacts facts = kept.file.facts();
-  tiers.ledger->Add(facts.job, TierName(tiers.memory),
-                    MemoryBytesOf(facts.asked) + LaterBytesOf(kept).all());
+  tiers.ledger->Add(facts.job, TierName(tiers.memory), KeptBytesOf(kept));
   for (size_t i = 0; i < kept.disks.size(); ++i) {
     const std::string tier = TierName(tiers.below[i]);
     std::unique_ptr<DiskFile>& file = kept.disks[i];
@@ -208,9 +242,8 @@ void ChargeKept(const JobTiers& tiers, KeptJob& kept,
 }
 
 void GiveKept(const JobTiers& tiers, const KeptJob& kept) {
-  const ImageFacts facts = kept.file.facts();
-  tiers.ledger->Give(facts.job, TierName(tiers.memory),
-                     MemoryBytesOf(facts.asked) + LaterBytesOf(kept).all());
+  tiers.ledger->Give(kept.file.facts().job, TierName(tiers.memory),
+                     KeptBytesOf(kept));
 }
 
 absl::StatusOr<JobRuntime> MakeKeptRuntime(const JobTiers& tiers, KeptJob kept,

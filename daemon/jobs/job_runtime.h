@@ -15,6 +15,7 @@
 #include "daemon/jobs/image/job_image.h"
 #include "daemon/jobs/image/kept_job.h"
 #include "daemon/jobs/job_memory.h"
+#include "daemon/jobs/lending/room_waits.h"
 #include "daemon/jobs/runtime_loops.h"
 #include "daemon/jobs/tier_ledger.h"
 #include "daemon/links/job_links.h"
@@ -32,6 +33,7 @@ struct JobTiers {
   const ChecksumPool* pool = nullptr;
   TierLedger* ledger = nullptr;
   JobLinks* links = nullptr;
+  RoomWaits* waits = nullptr;        // for memory that others lend
   DescriptorStore* store = nullptr;  // null: nothing outlives the daemon
 };
 
@@ -73,6 +75,8 @@ absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
                                           const Hello& hello,
                                           RuntimeLoops& loops,
                                           const RefusalSink& on_refusal);
+// Of the memory of its start, what its runtime had lent.
+int64_t LentBytesOf(const KeptJob& kept);
 // What is kept takes again what it had, whatever the limits are now: its memory
 // and spill, and its files, each with a charge of its own.
 void ChargeKept(const JobTiers& tiers, KeptJob& kept,

@@ -95,6 +95,8 @@ void JobSession::AskPage(TensorId after) {
 
 void JobSession::Evict(const EvictionOrder& order) { eviction_.Put(order); }
 
+void JobSession::Lend(const LendOrder& order) { lending_.Put(order); }
+
 void JobSession::AskLoops(absl::Time now) {
   if (loop_.heartbeat().Ask(now)) event_->Set();
 }
@@ -222,6 +224,10 @@ absl::Status JobSession::Turn(MessageChannel& channel, Served& served,
   if (asks_stats_.exchange(false)) served.probe.AskStats();
   if (asks_page_.exchange(false)) served.probe.AskPage({page_after_.load()});
   if (const auto order = eviction_.Take()) served.probe.Evict(*order);
+  // What waits to be claimed is as it was when its daemon ended.
+  if (!client.waits_for_claim()) {
+    if (const auto order = lending_.Take()) served.probe.Lend(*order);
+  }
   if (ends_) return absl::CancelledError("the daemon ends");
   const absl::Status there = has_rung ? channel.HearBells() : absl::OkStatus();
   if (absl::IsUnavailable(there)) return HearLast(channel, served, there);

@@ -74,6 +74,8 @@ class JobSession {
   void AskStats();
   void AskPage(TensorId after);
   void Evict(const EvictionOrder& order);
+  // Has its runtime lend so much, once that is there and goes on.
+  void Lend(const LendOrder& order);
   // Asks its loop, which asks those of its runtime.
   void AskLoops(absl::Time now);
 
@@ -117,6 +119,7 @@ class JobSession {
   std::atomic<bool> asks_page_ = false;
   std::atomic<int64_t> page_after_ = 0;
   AnswerBox<EvictionOrder> eviction_{[this] { event_->Set(); }};
+  AnswerBox<LendOrder> lending_{[this] { event_->Set(); }};
   std::optional<RingFile> rings_;
   std::optional<MessageChannel> channel_;  // once it is greeted
   std::thread thread_;                     // last: it uses all of the above

@@ -28,6 +28,12 @@ void RuntimeProbe::Evict(const EvictionOrder& order) {
                                 runtime_.clock().Now() + order.patience}));
 }
 
+void RuntimeProbe::Lend(const LendOrder& order) {
+  runtime_.mover().inbox()->Post(OwnerRequest(
+      LendRequest{RequestId{id_, ++number_}, order.ticket, order.bytes,
+                  runtime_.clock().Now() + order.patience}));
+}
+
 void RuntimeProbe::Deliver(uint64_t /*number*/, Answer answer) {
   if (auto* const stats = std::get_if<Stats>(&answer)) {
     boxes_->stats.Put(std::move(*stats));
@@ -35,6 +41,8 @@ void RuntimeProbe::Deliver(uint64_t /*number*/, Answer answer) {
     boxes_->pages.Put(std::move(*page));
   } else if (auto* const evicted = std::get_if<Evicted>(&answer)) {
     boxes_->evicted.Put(*evicted);
+  } else if (auto* const lent = std::get_if<Lent>(&answer)) {
+    boxes_->lent.Put(*lent);
   }
 }
 

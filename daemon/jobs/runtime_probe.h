@@ -44,15 +44,26 @@ class AnswerBox {
 // Those of one runtime.
 struct AnswerBoxes {
   explicit AnswerBoxes(const std::function<void()>& on_answer)
-      : stats(on_answer), pages(on_answer), evicted(on_answer) {}
+      : stats(on_answer),
+        pages(on_answer),
+        evicted(on_answer),
+        lent(on_answer) {}
   AnswerBox<Stats> stats;
   AnswerBox<TensorPage> pages;
   AnswerBox<Evicted> evicted;
+  AnswerBox<Lent> lent;
 };
 
 // As EvictRequest has it.
 struct EvictionOrder {
   uint64_t ticket = 0;
+  absl::Duration patience;
+};
+
+// As LendRequest has it.
+struct LendOrder {
+  uint64_t ticket = 0;
+  int64_t bytes = 0;
   absl::Duration patience;
 };
 
@@ -66,6 +77,7 @@ class RuntimeProbe final : public ClientSink {
   void AskStats();
   void AskPage(TensorId after);
   void Evict(const EvictionOrder& order);
+  void Lend(const LendOrder& order);
 
   void Deliver(uint64_t number, Answer answer) override;
   // It opens none.

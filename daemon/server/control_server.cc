@@ -113,6 +113,7 @@ void ControlServer::RunOnce(absl::Time now) {
       ReapJobs();
     }
   }
+  jobs_.lending().Serve(now);
   AnswerWaiting();
 }
 
@@ -263,15 +264,14 @@ absl::Status ControlServer::BeginJob(Session& session,
                                      const Envelope& request) {
   const Peer peer = session.peer();
   const Hello& hello = std::get<Hello>(request.body);
-  absl::Status admitted = jobs_.Admit(peer, hello);
+  const absl::StatusOr<JobTable::Memory> admitted = jobs_.Admit(peer, hello);
   if (!admitted.ok()) {
-    NoteRefusal(peer, admitted);
-    return session.Answer(
-        {.sequence = request.sequence, .body = Refusal{std::move(admitted)}});
+    NoteRefusal(peer, admitted.status());
+    return session.Answer({request.sequence, Refusal{admitted.status()}});
   }
   Watch(EPOLL_CTL_DEL, session.descriptor(), 0).IgnoreError();
   const absl::Status begun = jobs_.Begin(std::move(session).TakeSocket(), peer,
-                                         request.sequence, hello);
+                                         request.sequence, hello, *admitted);
   if (!begun.ok()) {
     NoteRefusal(peer, begun);
     users_.RemoveConnection(peer.uid);

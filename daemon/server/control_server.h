@@ -58,8 +58,8 @@ class ControlServer {
   }
   // When to call RunOnce at the latest.
   absl::Time next() const {
-    return std::min(
-        {listens_again_, listings_.next(), evictions_.next(), drained_by_});
+    return std::min({listens_again_, listings_.next(), evictions_.next(),
+                     jobs_.lending().next(), drained_by_});
   }
   // It was told to take no new jobs.
   bool drains() const { return drains_; }

@@ -55,12 +55,6 @@ int64_t JobTable::unanswered() const {
   });
 }
 
-bool JobTable::HasProcesses(const JobName& name) const {
-  return absl::c_any_of(sessions_, [&name](const auto& each) {
-    return each.second.use.name == name;
-  });
-}
-
 std::vector<MetricsReport::Job> JobTable::Metrics(
     std::optional<uid_t> owner) const {
   std::map<JobName, MetricsReport::Job> jobs;

@@ -6,10 +6,12 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/text/utf8.h"
 #include "daemon/config/user_names.h"
 #include "daemon/jobs/image/other_process.h"
+#include "daemon/wire/lending_patience.h"
 #include "terrace/version.h"
 #include "tiers/memory/host_arena.h"
 
@@ -67,6 +69,13 @@ int64_t AddressBytesOf(const JobTiers& tiers, const JobName& name,
   return MemoryBytesOf(hello) + more.growth_bytes + more.spill_bytes;
 }
 
+absl::Status AwaitMemory(const JobTiers& tiers, const JobName& name,
+                         const Hello& hello, int64_t session) {
+  RoomWait wait{.job = name, .bytes = MemoryBytesOf(hello), .session = session};
+  wait.deadline = SystemClock().Now() + LendingPatience(wait.bytes);
+  return tiers.waits->Await(std::move(wait));
+}
+
 // What is mapped for all must fit the daemon's address space.
 absl::Status CheckAddresses(int64_t bytes, int64_t used) {
   if (bytes <= kMostAddressBytes - used) return absl::OkStatus();
@@ -84,15 +93,17 @@ absl::StatusOr<std::unique_ptr<JobTable>> JobTable::Create(
   const auto& names = parts.users->names();
   auto ledger = std::make_unique<TierLedger>(config, names);
   auto links = std::make_unique<JobLinks>(config, names);
+  auto shared = std::make_shared<Shared>(std::move(event));
   JobTiers tiers = TiersFor(config, ledger.get(), links.get(), parts);
+  tiers.waits = &shared->waits;
   return std::unique_ptr<JobTable>(
       new JobTable(std::move(tiers), std::move(ledger), std::move(links),
-                   config, std::move(parts), std::move(event)));
+                   config, std::move(parts), std::move(shared)));
 }
 
 JobTable::JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
                    std::unique_ptr<JobLinks> links, DaemonConfig config,
-                   Parts parts, WakeEvent event)
+                   Parts parts, std::shared_ptr<Shared> shared)
     : tiers_(std::move(tiers)),
       ledger_(std::move(ledger)),
       links_(std::move(links)),
@@ -100,14 +111,15 @@ JobTable::JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
       loops_(std::move(parts.loops)),
       pages_(std::move(parts.pages)),
       config_(std::move(config)),
-      shared_(std::make_shared<Shared>(std::move(event))),
+      shared_(std::move(shared)),
       sink_of_([shared = shared_](const Peer& peer, const JobName& name) {
         return [=](const absl::Status& why) {
           const bool is_first = shared->refusals.Add(peer, OfJob(name, why));
           if (is_first) shared->ended.Set();
         };
       }),
-      kept_(tiers_, sink_of_) {}
+      kept_(tiers_, sink_of_),
+      lending_(ledger_.get(), TierName(tiers_.memory), &shared_->waits) {}
 
 JobTable::~JobTable() {
   EndAll();
@@ -121,11 +133,13 @@ JobTable::~JobTable() {
   }
 }
 
-absl::Status JobTable::Admit(const Peer& peer, const Hello& hello) {
+absl::StatusOr<JobTable::Memory> JobTable::Admit(const Peer& peer,
+                                                 const Hello& hello) {
   if (ends_) return absl::UnavailableError("the daemon ends");
   if (hello.token != JobToken{}) {
     Sweep();
-    return kept_.Check(peer, hello.token);
+    TERRACE_RETURN_IF_ERROR(kept_.Check(peer, hello.token));
+    return Memory::kCharged;
   }
   if (drains_) {
     return absl::UnavailableError("the daemon drains: it takes no new jobs");
@@ -155,7 +169,14 @@ absl::Status JobTable::Admit(const Peer& peer, const Hello& hello) {
   }
   TERRACE_RETURN_IF_ERROR(
       CheckAddresses(AddressBytesOf(tiers_, name, hello), mapped));
-  return ledger_->Take(name, TierName(tiers_.memory), MemoryBytesOf(hello));
+  const int64_t bytes = MemoryBytesOf(hello);
+  absl::Status taken;
+  if (!lending_.IsWaitedFor()) {
+    taken = ledger_->Take(name, TierName(tiers_.memory), bytes);
+    if (taken.ok()) return Memory::kCharged;
+  }
+  TERRACE_RETURN_IF_ERROR(lending_.CheckMayCome(name, bytes, taken));
+  return Memory::kToCome;
 }
 
 absl::Status JobTable::CheckArenas(const JobName& name) const {
@@ -187,13 +208,16 @@ absl::Status JobTable::CheckArenas(const JobName& name) const {
 }
 
 absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
-                             uint64_t sequence, const Hello& hello) {
+                             uint64_t sequence, const Hello& hello,
+                             Memory memory) {
   std::shared_ptr<GoesOnWith> kept;
+  int64_t lent = memory == Memory::kToCome ? MemoryBytesOf(hello) : 0;
   if (hello.token != JobToken{}) {
     kept = std::make_shared<GoesOnWith>();
     kept->job.emplace(kept_.Take(hello.token));
     kept->memory = kept->job->memory.Share();
     kept->has_pins = kept->job->HasPins();
+    lent = LentBytesOf(*kept->job);
   }
   const Hello order = kept == nullptr ? hello : kept->job->file.facts().asked;
   const JobName name{peer.uid, order.job};
@@ -206,16 +230,20 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
       .socket = std::move(socket),
       .peer = peer,
       .sequence = sequence,
-      .make_runtime =
-          [&tiers = tiers_, sink = sink_of_(peer, name), kept, order,
-           whose = JobProcess{name, peer.pid}](RuntimeLoops& loops) {
-            if (kept == nullptr) {
-              return MakeJobRuntime(tiers, whose, order, loops, sink);
-            }
-            KeptJob job = *std::move(kept->job);
-            kept->job.reset();
-            return MakeKeptRuntime(tiers, std::move(job), loops, sink);
-          },
+      .make_runtime = [&tiers = tiers_, sink = sink_of_(peer, name), kept,
+                       order, memory, number,
+                       whose = JobProcess{name, peer.pid}](
+                          RuntimeLoops& loops) -> absl::StatusOr<JobRuntime> {
+        if (memory == Memory::kToCome) {
+          TERRACE_RETURN_IF_ERROR(AwaitMemory(tiers, whose.job, order, number));
+        }
+        if (kept == nullptr) {
+          return MakeJobRuntime(tiers, whose, order, loops, sink);
+        }
+        KeptJob job = *std::move(kept->job);
+        kept->job.reset();
+        return MakeKeptRuntime(tiers, std::move(job), loops, sink);
+      },
       .loops = loops_,
       .pages = pages_,
       .boxes = box,
@@ -233,19 +261,20 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
   if (!session.ok()) {
     if (kept != nullptr) {
       kept_.PutBack(*std::move(kept->job));
-    } else {
+    } else if (memory == Memory::kCharged) {
       ledger_->Give(name, TierName(tiers_.memory), bytes);
     }
     return session.status();
   }
   AskedRuntime asked(session->get(), box);
-  sessions_.emplace(
+  const auto added = sessions_.emplace(
       number, Entry{.peer = peer,
                     .use = {name, bytes, AddressBytesOf(tiers_, name, order)},
                     .process = *std::move(process),
                     .kept = std::move(kept),
                     .session = *std::move(session),
                     .asked = std::move(asked)});
+  lending_.Join(number, name, bytes, lent, &added.first->second.asked);
   return absl::OkStatus();
 }
 
@@ -264,9 +293,13 @@ std::vector<JobTable::Ended> JobTable::Reap() {
   for (auto& [number, end] : gone) {
     const auto found = sessions_.find(number);
     if (found == sessions_.end()) continue;
+    const int64_t lent = lending_.Leave(number);
     Entry entry = std::move(found->second);
     sessions_.erase(found);
     if (entry.kept != nullptr && entry.kept->job.has_value()) {
+      // What it was to have back it never had.
+      ledger_->Give(entry.use.name, TierName(tiers_.memory),
+                    LentBytesOf(*entry.kept->job) - lent);
       kept_.PutBack(*std::move(entry.kept->job));
       users_.RemoveConnection(entry.peer.uid);
       all.push_back({entry.peer, std::move(end.how), std::move(entry.session)});
@@ -276,9 +309,13 @@ std::vector<JobTable::Ended> JobTable::Reap() {
       end.process_has_memory = entry.kept->has_pins;
       end.memory = std::move(entry.kept->memory);
     }
-    entry.use.memory_bytes += end.charged_bytes;
+    entry.use.memory_bytes += end.charged_bytes - lent;
     counts_.OnEnded(entry.use.name, end.last);
-    if (!HasProcesses(entry.use.name)) counts_.Forget(entry.use.name);
+    const bool was_last =
+        absl::c_none_of(sessions_, [&entry](const auto& each) {
+          return each.second.use.name == entry.use.name;
+        });
+    if (was_last) counts_.Forget(entry.use.name);
     const bool is_held =
         end.process_has_memory && end.memory.ok() && entry.process.ok();
     if (end.transfers_have_memory) {
@@ -314,6 +351,7 @@ void JobTable::Sweep() {
 
 void JobTable::EndAll() {
   ends_ = true;
+  shared_->waits.End();
   for (auto& [number, entry] : sessions_) entry.session->End();
 }
 

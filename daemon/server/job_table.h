@@ -26,6 +26,7 @@
 #include "daemon/jobs/job_counts.h"
 #include "daemon/jobs/job_runtime.h"
 #include "daemon/jobs/job_session.h"
+#include "daemon/jobs/lending/lending.h"
 #include "daemon/jobs/refusal_notes.h"
 #include "daemon/jobs/tier_ledger.h"
 #include "daemon/links/job_links.h"
@@ -64,16 +65,21 @@ class JobTable {
   // Waits until all have ended.
   ~JobTable();
 
-  // Charges what the process asks for, unless it goes on with what is kept.
-  // Unavailable: all end; errors of KeptJobs::Check; ResourceExhausted:
-  // beyond a quota, of memory or of arenas (names limit and use);
-  // InvalidArgument: the version is another, or what is asked for is none.
-  absl::Status Admit(const Peer& peer, const Hello& hello);
+  enum class Memory : uint8_t { kCharged, kToCome };
+
+  // Charges what the process asks for, unless it goes on with what is kept;
+  // kToCome: others are to lend it first. Unavailable: all end; errors of
+  // KeptJobs::Check; ResourceExhausted: beyond a quota, of memory or of arenas
+  // (names limit and use); InvalidArgument: the version is another, or what is
+  // asked for is none.
+  absl::StatusOr<Memory> Admit(const Peer& peer, const Hello& hello);
   // What was admitted begins: a session answers the process from here on.
   // ResourceExhausted: there is no descriptor or thread, and nothing is
   // charged any more.
   absl::Status Begin(PacketSocket socket, const Peer& peer, uint64_t sequence,
-                     const Hello& hello);
+                     const Hello& hello, Memory memory);
+  // Of its sessions' memory.
+  Lending& lending() { return lending_; }
   // Frees what has ended, and its connection.
   std::vector<Ended> Reap();
   // What processes were refused since the last call, as they grew: descriptor()
@@ -131,7 +137,7 @@ class JobTable {
  private:
   struct Use {
     JobName name;
-    int64_t memory_bytes = 0;
+    int64_t memory_bytes = 0;   // charged, but for what is lent
     int64_t address_bytes = 0;  // of the daemon's own
   };
   // What sessions' threads have.
@@ -139,6 +145,7 @@ class JobTable {
     explicit Shared(WakeEvent event) : ended(std::move(event)) {}
     const WakeEvent ended;
     RefusalNotes refusals;
+    RoomWaits waits{[this] { ended.Set(); }};
     Mutex mutex;
     std::vector<std::pair<int64_t, JobSession::Ended>> gone
         ABSL_GUARDED_BY(mutex);
@@ -165,12 +172,11 @@ class JobTable {
 
   JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
            std::unique_ptr<JobLinks> links, DaemonConfig config, Parts parts,
-           WakeEvent event);
+           std::shared_ptr<Shared> shared);
 
   // Its connection counts no more, either.
   void Give(const Use& use);
   absl::Status CheckArenas(const JobName& name) const;
-  bool HasProcesses(const JobName& name) const;
 
   const JobTiers tiers_;
   const std::unique_ptr<TierLedger> ledger_;
@@ -185,6 +191,7 @@ class JobTable {
   std::map<int64_t, Entry> sessions_;
   std::vector<Holder> holders_;
   KeptJobs kept_;
+  Lending lending_;
   JobCounts counts_;
   bool drains_ = false;
   bool ends_ = false;

@@ -109,8 +109,9 @@ struct ByteQueueStats {
 
 // The first memory that a runtime has of the host.
 struct HostStats {
-  int64_t budget_bytes = 0;    // in whole blocks of 4 KiB
-  int64_t reserved_bytes = 0;  // taken from the machine for it
+  int64_t budget_bytes = 0;  // in whole blocks of 4 KiB
+  // Taken from the machine for it. The rest a daemon has lent to other jobs.
+  int64_t reserved_bytes = 0;
   int64_t used_bytes = 0;      // windows, residents, headers
   int64_t peak_bytes = 0;      // highest used_bytes so far
   double huge_page_share = 0;  // of the arena, as the kernel reports it

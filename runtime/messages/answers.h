@@ -74,9 +74,19 @@ struct Evicted {
   Part unwritten;
 };
 
+// What a LendRequest came to.
+struct Lent {
+  uint64_t ticket = 0;  // as asked
+  int64_t bytes = 0;    // that are lent now
+  // Of what was to be lent, and stays: promised to queues, as their windows;
+  // pinned, or on its way.
+  int64_t promised_bytes = 0;
+  int64_t held_bytes = 0;
+};
+
 // The answer to one request. An error is the Status, whatever was asked for.
 using Answer = std::variant<absl::Status, std::vector<TensorId>, OpenedQueue,
-                            Stats, TensorPage, Evicted>;
+                            Stats, TensorPage, Evicted, Lent>;
 
 // A pin, as the mover gives it: where the tensor's payload is on the tier of
 // the queue that asked for it. It ends by an EndPinRequest of that token.

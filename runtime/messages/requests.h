@@ -142,6 +142,16 @@ struct EvictRequest {
   absl::Time deadline;
 };
 
+// Of the first memory, so many bytes in all are lent from here on, as far as
+// they can be had by the deadline; what was lent beyond them comes back.
+// Another one takes its place. Answer: Lent.
+struct LendRequest {
+  RequestId id;
+  uint64_t ticket = 0;  // as Lent has it
+  int64_t bytes = 0;
+  absl::Time deadline;
+};
+
 // A runtime that has done nothing yet goes on where another was, over the same
 // memory and files; all of it is that client's. Answer: Status.
 struct RestoreRequest {
@@ -152,6 +162,6 @@ struct RestoreRequest {
 
 // What only the process that made the runtime asks.
 using OwnerRequest = std::variant<GrowRequest, CloseRequest, ListRequest,
-                                  EvictRequest, RestoreRequest>;
+                                  EvictRequest, LendRequest, RestoreRequest>;
 
 }  // namespace terrace

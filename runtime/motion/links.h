@@ -55,6 +55,10 @@ class Links {
   }
   absl::Duration blocked(Edge edge) const;
   EngineInfo engine_info() const { return io_->engine_info(); }
+  // As the disks' engine has it.
+  bool UnregisterArena(absl::Span<std::byte> part) {
+    return io_->UnregisterArena(part);
+  }
   // Leaves behind what moves that never ended may still use.
   void Abandon() { io_->Abandon(); }
 

@@ -132,6 +132,7 @@ Core::Core(CoreParts parts)
       keeper(parts.keeper),
       inbox(std::make_shared<Inbox>([io = parts.io.get()] { io->Wake(); })),
       ports(inbox),
+      pages(std::move(parts.pages)),
       dram(parts.arena, parts.memory),
       links(std::move(parts.io), MakeCopies(parts, inbox),
             MakeDeviceLinks(parts, inbox)),
@@ -169,6 +170,14 @@ Core::Core(CoreParts parts)
                  .table = &table,
                  .working = &working,
                  .write_back = &write_back}),
+      lent({.ports = &ports,
+            .memory = &dram,
+            .residency = &residency,
+            .byte_pins = &byte_pins,
+            .links = &links,
+            .write_back = &write_back,
+            .pages = pages.get(),
+            .keeper = keeper}),
       registrar({.heartbeat = heartbeat.get(),
                  .ports = &ports,
                  .table = &table,
@@ -221,6 +230,7 @@ Core::Core(CoreParts parts)
               .working = &working,
               .staging = &others.staging,
               .byte_pins = &byte_pins,
+              .lent = &lent,
               .write_back = &write_back,
               .transfers = &transfers}),
       closing({.links = &links,
@@ -236,6 +246,7 @@ Core::Core(CoreParts parts)
                    .resting = &resting,
                    .memory = &residency,
                    .spill = &spill,
+                   .lent = &lent,
                    .pins = &pins,
                    .byte_pins = &byte_pins,
                    .planner = &planner,
@@ -251,7 +262,8 @@ absl::Time Core::NextDeadline() const {
   const absl::Time next =
       std::min(customers.NextDeadline(), opener.NextDeadline());
   if (closing.begun()) return next;
-  return std::min({next, resting.NextEvent(), evictions.NextDeadline()});
+  return std::min({next, resting.NextEvent(), evictions.NextDeadline(),
+                   lent.NextDeadline()});
 }
 
 Report Core::report() const {
@@ -264,6 +276,7 @@ Report Core::report() const {
                  .pins = &pins,
                  .byte_pins = &byte_pins,
                  .spill = &spill,
+                 .lent = &lent,
                  .transfers = &transfers,
                  .placement = &placement,
                  .customers = &customers,

@@ -38,6 +38,7 @@
 #include "runtime/mover/window_opener.h"
 #include "runtime/residency/byte_pins.h"
 #include "runtime/residency/evictions.h"
+#include "runtime/residency/lent_room.h"
 #include "runtime/residency/registrar.h"
 #include "runtime/residency/tier_residency.h"
 #include "runtime/residency/working_tiers.h"
@@ -50,6 +51,7 @@
 #include "tiers/disk/disk_file.h"
 #include "tiers/medium.h"
 #include "tiers/memory/dram_tier.h"
+#include "tiers/memory/page_source.h"
 #include "tiers/memory/spill/spill_room.h"
 #include "tiers/tier_list.h"
 #include "tiers/transport.h"
@@ -101,6 +103,8 @@ struct CoreParts {
   TierSpec memory = {};         // as DramTier has it
   // For what spills over the arena; null: mappings of this process.
   std::shared_ptr<SpillSource> spill;
+  // Of the arena, as far as that can be lent; null: it cannot.
+  std::shared_ptr<PageSource> pages;
   std::vector<CoreMemory> other_memories;
   std::unique_ptr<IoPaths> io;
   std::vector<CoreDevice> devices;
@@ -144,6 +148,7 @@ struct Core {
   Ports ports;
   // Reservations outlive nothing that they are made from: tiers first, then
   // windows, then tensors, then transfers.
+  const std::shared_ptr<PageSource> pages;  // null: memory cannot be lent
   DramTier dram;
   Links links;
   RestingTiers resting;
@@ -160,6 +165,7 @@ struct Core {
   WritePlacement placement;
   WriteBack write_back;
   Evictions evictions;
+  LentRoom lent;  // of the first memory
   Registrar registrar;
   Customers customers;
   Admission admission;

@@ -94,6 +94,12 @@ void Mover::Hear(OwnerRequest& request) {
             if (!core_.closing.begun()) return core_.evictions.Begin(asked);
             core_.ports.Deliver(asked.id, Closing::Closed());
           },
+          [&](LendRequest& asked) {
+            if (!core_.closing.begun()) {
+              return core_.lent.Begin(asked, core_.customers.NextNumber());
+            }
+            core_.ports.Deliver(asked.id, Closing::Closed());
+          },
           [&](RestoreRequest& asked) {
             core_.ports.Deliver(asked.id, core_.restoration.Restore(asked));
           },
@@ -194,6 +200,7 @@ void Mover::Close(CloseRequest& request) {
   core_.opener.Refuse(Closing::Closed());
   core_.registrar.Refuse(Closing::Closed());
   core_.evictions.Refuse(Closing::Closed());
+  core_.lent.Refuse(Closing::Closed());
   core_.transfers.CancelAll();
   core_.closing.WaitFor(core_.inbox->posted());
 }

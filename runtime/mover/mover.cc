@@ -22,7 +22,13 @@ absl::Time Mover::RunOnce() {
   lost_device_.Serve(&turn_.arrivals);
   HearArrivals();
   const absl::Time now = core_.clock.Now();
-  const bool more = !core_.closing.begun() && Serve(now);
+  bool more = false;
+  if (!core_.closing.begun()) {
+    // First: what is lent no group looks for, and what comes back they find.
+    more = core_.lent.Serve(now, core_.customers.wanted(), errors_.added());
+    errors_.Tell();
+    more |= Serve(now);
+  }
   core_.Publish(turn_.processed);
   if (core_.closing.begun()) AdvanceClosing(now);
   if (closed()) return absl::InfiniteFuture();

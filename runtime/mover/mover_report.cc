@@ -45,8 +45,8 @@ void Report::AddMemory(Stats* stats) const {
   const TierResidency& first = parts_.working->at(kDramTier);
   const TierUsage memory = first.tier().usage();
   stats->host.budget_bytes = memory.capacity_bytes;
-  stats->host.reserved_bytes = memory.capacity_bytes;
-  stats->host.used_bytes = memory.used_bytes;
+  stats->host.reserved_bytes = memory.capacity_bytes - parts_.lent->bytes();
+  stats->host.used_bytes = memory.used_bytes - parts_.lent->reserved_bytes();
   stats->host.peak_bytes = memory.peak_bytes;
   stats->window_bytes = first.windows().size_bytes();
   stats->resident_bytes = first.residents().size_bytes();
@@ -158,6 +158,9 @@ double Report::BlockedSeconds(Edge edge) const {
 void Report::AddWorking(const TierResidency& residency, Stats* stats) const {
   stats->tiers.push_back(StatsOfTier(residency.tier()));
   TierStats& added = stats->tiers.back();
+  if (residency.id() == kDramTier) {
+    added.used_bytes -= parts_.lent->reserved_bytes();
+  }
   added.hits = parts_.admission->counts()
                    .tier_hits[parts_.working->IndexOf(residency.id())];
   added.evictions = residency.evictions();
@@ -173,6 +176,10 @@ std::string Report::Holders() const {
   }
   if (parts_.pins->size() > kNamedPins) {
     names.push_back(absl::StrCat("and more, ", parts_.pins->size(), " pins"));
+  }
+  if (parts_.lent->bytes() > 0) {
+    names.push_back(
+        absl::StrCat("other jobs, ", parts_.lent->bytes(), " bytes"));
   }
   return absl::StrJoin(names, ", ");
 }
@@ -236,7 +243,9 @@ absl::Status Report::CheckWorking(const TierResidency& residency) const {
   }
   int64_t sum = resident_bytes + parts_.transfers->late_bytes(tier) +
                 residency.windows().size_bytes();
-  if (tier == kDramTier) sum += parts_.staging->size_bytes();
+  if (tier == kDramTier) {
+    sum += parts_.staging->size_bytes() + parts_.lent->reserved_bytes();
+  }
   const TierUsage used = residency.tier().usage();
   if (sum != used.used_bytes || used.used_bytes > used.capacity_bytes) {
     return absl::InternalError(

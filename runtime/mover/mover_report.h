@@ -14,6 +14,7 @@
 #include "runtime/mover/admission.h"
 #include "runtime/mover/byte_admission.h"
 #include "runtime/mover/customers.h"
+#include "runtime/residency/lent_room.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_placement.h"
 #include "runtime/tensor/pin_book.h"
@@ -33,6 +34,7 @@ struct ReportParts {
   const PinBook* pins = nullptr;
   const BytePins* byte_pins = nullptr;
   const SpillRoom* spill = nullptr;
+  const LentRoom* lent = nullptr;
   const Transfers* transfers = nullptr;
   const WritePlacement* placement = nullptr;
   const Customers* customers = nullptr;
@@ -47,7 +49,8 @@ class Report {
   Stats MakeStats(const absl::Status& first_error) const;
   // So many tensors behind that one that a message has room for them.
   TensorPage MakePage(TensorId after) const;
-  // Open queues and held pins, as errors name them; empty: none.
+  // Open queues and held pins, and what is lent, as errors name them; empty:
+  // none.
   std::string Holders() const;
   // The tensors' own invariants, and that the books of all parts agree.
   absl::Status CheckInvariants() const;

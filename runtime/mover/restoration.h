@@ -14,6 +14,7 @@
 #include "runtime/mover/byte_admission.h"
 #include "runtime/mover/customers.h"
 #include "runtime/residency/byte_pins.h"
+#include "runtime/residency/lent_room.h"
 #include "runtime/residency/tier_residency.h"
 #include "runtime/residency/write_back.h"
 #include "runtime/tensor/pin_book.h"
@@ -30,6 +31,7 @@ struct RestorationParts {
   RestingTiers* resting = nullptr;
   TierResidency* memory = nullptr;  // the first
   SpillRoom* spill = nullptr;
+  LentRoom* lent = nullptr;
   PinBook* pins = nullptr;
   BytePins* byte_pins = nullptr;
   TracePlanner* planner = nullptr;

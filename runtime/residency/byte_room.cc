@@ -168,6 +168,10 @@ void ByteRoom::Ask(Tensor& tensor, uint64_t asker) {
   pins_.AskForRoom(tensor, residency_.id(), asker);
 }
 
+void ByteRoom::AskFor(Tensor& tensor, uint64_t asker) {
+  if (MayAsk(tensor, *tensor.at(residency_.id()))) Ask(tensor, asker);
+}
+
 void ByteRoom::AskFor(int64_t bytes, uint64_t asker) {
   const TierId tier = residency_.id();
   const Want want = WantOf(bytes, FreeBytes(residency_.tier()), asker);

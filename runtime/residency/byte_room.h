@@ -56,6 +56,8 @@ class ByteRoom {
   int64_t kept_bytes() const { return kept_bytes_; }
   // The second part of it, for a window: by asking for pins alone.
   void AskFor(int64_t bytes, uint64_t asker);
+  // For the room of that one, if its pins may be asked for.
+  void AskFor(Tensor& tensor, uint64_t asker);
 
   TierResidency& residency() const { return residency_; }
 

@@ -81,6 +81,14 @@ std::vector<Extent> Windows::ClosingRooms() const {
   return rooms;
 }
 
+std::vector<Extent> Windows::Rooms() const {
+  std::vector<Extent> rooms;
+  for (const auto& window : windows_) {
+    if (!window->is_beyond()) rooms.push_back(window->room());
+  }
+  return rooms;
+}
+
 void Windows::Disown(const Reservation& room, const absl::Status& why) {
   for (const auto& window : windows_) {
     if (window.get() == room.from()) window->Disown(room.extent(), why);

@@ -52,6 +52,8 @@ class Windows {
   bool closing() const { return open_.size() + beyond_ < windows_.size(); }
   bool AnyClosing(absl::FunctionRef<bool(const Window&)> is) const;
   std::vector<Extent> ClosingRooms() const;
+  // Of all, but for what is beyond the budget.
+  std::vector<Extent> Rooms() const;
   int64_t size_bytes() const;
   int64_t open_bytes() const;  // of those not closed, and what is promised
   int64_t open_slots() const { return open_slots_; }

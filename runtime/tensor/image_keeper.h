@@ -31,6 +31,11 @@ class ImageKeeper {
   virtual void OnPin(const PinImage& pin) = 0;
   // What its end means has happened.
   virtual void OnPinEnd(uint64_t token) = 0;
+
+  // Of the first memory, that range is lent, and has pages perhaps; or it is
+  // not, and has pages.
+  virtual void OnLent(const Extent& range) = 0;
+  virtual void OnReturned(const Extent& range) = 0;
 };
 
 }  // namespace terrace

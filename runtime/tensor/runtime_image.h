@@ -63,6 +63,7 @@ struct RuntimeImage {
   std::vector<TensorImage> tensors;
   std::vector<QueueImage> queues;
   std::vector<PinImage> pins;
+  std::vector<Extent> lent;  // of the first memory: ranges without pages
   // What was given never comes again.
   int64_t next_tensor = 0;
   int64_t next_queue = 0;

@@ -1,7 +1,8 @@
 // One contract for every engine: what IoQueue relies on.
 #include "aio/engine.h"
 
-#include <unistd.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -175,6 +176,35 @@ TEST_P(EngineContract, MovesBytesOfARegisteredArenaAndOfOthers) {
   EXPECT_THAT(results, testing::ElementsAre(testing::Pair(4, 2 * kBlock),
                                             testing::Pair(5, 2 * kBlock)));
   EXPECT_EQ(arena.Copy(0, 4 * kBlock), written);
+}
+
+// What is registered keeps the pages that it had.
+TEST_P(EngineContract, MovesBytesOfPagesThatCameAfterTheArenas) {
+  constexpr int64_t kHuge = 2 << 20;
+  constexpr int64_t kSize = 4 * kBlock;
+  AlignedBuffer arena(kHuge + kSize);
+  const absl::Span<std::byte> all(arena.data(),
+                                  static_cast<size_t>(kHuge + kSize));
+  engine().RegisterArena(all);
+  for (const int64_t place : {int64_t{0}, kHuge}) {
+    std::byte* const part = arena.data() + place;
+    std::fill_n(part, kSize, std::byte{7});
+    ASSERT_EQ(RunOne(Request(IoDirection::kWrite, part, 0, kSize, 1)), kSize);
+    EXPECT_TRUE(engine().UnregisterArena({part, static_cast<size_t>(kSize)}));
+    ASSERT_EQ(madvise(part, kSize, MADV_DONTNEED), 0);
+    EXPECT_EQ(part[0], std::byte{0});
+    ASSERT_EQ(RunOne(Request(IoDirection::kRead, part, 0, kSize, 2)), kSize);
+    EXPECT_EQ(part[0], std::byte{7});
+    EXPECT_EQ(part[kSize - 1], std::byte{7});
+    std::fill_n(part, kSize, std::byte{9});
+    ASSERT_EQ(RunOne(Request(IoDirection::kWrite, part, 0, kSize, 3)), kSize);
+    AlignedBuffer other(kSize);
+    ASSERT_EQ(RunOne(Request(IoDirection::kRead, other.data(), 0, kSize, 4)),
+              kSize);
+    EXPECT_EQ(other.data()[0], std::byte{9});
+    EXPECT_TRUE(engine().UnregisterArena({part, static_cast<size_t>(kSize)}));
+  }
+  EXPECT_FALSE(engine().info().buffers_registered);
 }
 
 // The small pages behind them are registered apart.

@@ -71,6 +71,7 @@ LAYERS = {
                     'runtime/tensor/tensor_life.h', 'tiers/disk/disk_file.h',
                     'tiers/disk/kept_file.h',
                     'tiers/memory/host_arena.h',
+                    'tiers/memory/page_source.h',
                     'tiers/memory/spill/shared_spill.h',
                     'tiers/memory/spill/spill_source.h',
                     'tiers/memory/topology.h'],

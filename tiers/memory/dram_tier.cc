@@ -43,7 +43,7 @@ Reservation DramTier::TakeAt(const Extent& range) {
 }
 
 Reservation DramTier::Reserve(const Extent& extent) {
-  peak_bytes_ = std::max(peak_bytes_, space_.used_bytes());
+  peak_bytes_ = std::max(peak_bytes_, space_.used_bytes() - lent_bytes_);
   return {this, extent};
 }
 

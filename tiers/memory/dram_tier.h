@@ -32,6 +32,10 @@ class DramTier final : public Tier {
   // Empty: there is no room now.
   Reservation TryAllocate(int64_t size_bytes);
   Reservation TakeAt(const Extent& range) override;
+  // Of that range, what is free last; nullopt: nothing is.
+  std::optional<Extent> LastFreeIn(const Extent& range) const {
+    return space_.LastFreeIn(range);
+  }
   void Free(Extent extent) override;
   Extent WithFreeBeside(const Extent& range) const override {
     return space_.WithFreeBeside(range);
@@ -40,6 +44,10 @@ class DramTier final : public Tier {
     return arena_.data() + extent.offset;
   }
   void Abandon() override { abandoned_ = true; }
+
+  // Of what is taken so much is lent: nobody here uses it, and the peak is
+  // without it.
+  void SetLent(int64_t bytes) { lent_bytes_ = bytes; }
 
   // The arena has that much more at its end now, and the budget too.
   void Extend(int64_t size_bytes);
@@ -56,6 +64,7 @@ class DramTier final : public Tier {
   TierSpec spec_;
   absl::Span<std::byte> arena_;
   ExtentAllocator space_;
+  int64_t lent_bytes_ = 0;
   int64_t peak_bytes_ = 0;
   bool abandoned_ = false;
 };

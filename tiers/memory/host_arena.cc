@@ -241,14 +241,14 @@ absl::Status HostArena::Grow(int64_t size_bytes) {
   return absl::OkStatus();
 }
 
-absl::Span<std::byte> HostArena::SpillAt(const Extent& range) const {
-  TERRACE_CHECK(range.offset >= spill_.offset && range.size_bytes > 0 &&
+absl::Span<std::byte> HostArena::RangeAt(const Extent& range) const {
+  TERRACE_CHECK(range.offset >= 0 && range.size_bytes > 0 &&
                 range.end() <= spill_.end());
   return {begin_ + range.offset, static_cast<size_t>(range.size_bytes)};
 }
 
 absl::Status HostArena::MapSpill() {
-  const absl::Span<std::byte> area = SpillAt(spill_);
+  const absl::Span<std::byte> area = RangeAt(spill_);
   if (mprotect(area.data(), area.size(), PROT_READ | PROT_WRITE) != 0 ||
       madvise(area.data(), area.size(), MADV_DONTFORK) != 0) {
     return absl::ResourceExhaustedError(
@@ -262,21 +262,21 @@ absl::Status HostArena::MapSpill() {
   return required_node_ < 0 ? absl::OkStatus() : bound;
 }
 
-absl::Status HostArena::PopulateSpill(const Extent& range) {
+absl::Status HostArena::PopulateRange(const Extent& range) {
   const int64_t available = AvailableMemoryBytes();
   if (range.size_bytes > available) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a spill of ", range.size_bytes, " bytes: only ", available,
-        " bytes of memory are available to this "
-        "process"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("memory of ", range.size_bytes, " bytes: only ", available,
+                     " bytes of memory are available to this "
+                     "process"));
   }
-  absl::Status status = Populate(SpillAt(range));
-  if (!status.ok()) EmptySpill(range);
+  absl::Status status = Populate(RangeAt(range));
+  if (!status.ok()) EmptyRange(range);
   return status;
 }
 
-void HostArena::EmptySpill(const Extent& range) {
-  const absl::Span<std::byte> area = SpillAt(range);
+void HostArena::EmptyRange(const Extent& range) {
+  const absl::Span<std::byte> area = RangeAt(range);
   madvise(area.data(), area.size(), MADV_REMOVE);
 }
 

@@ -36,7 +36,7 @@ struct HostArenaOptions {
   int preferred_node = -1;
   bool shared = false;  // of a memory file
   // Addresses of a shared one behind all that it may grow by, without memory
-  // until PopulateSpill.
+  // until PopulateRange.
   int64_t spill_bytes = 0;
   // Whether to look at what was had, which takes milliseconds; without it the
   // share is 0, and the node unknown unless one is named.
@@ -76,11 +76,12 @@ class HostArena {
   // as an extent of what begins with bytes(). One thread may use them while
   // another grows the arena.
   const Extent& spill() const { return spill_; }
-  // Makes memory of such a range. ResourceExhausted: there is none, or none on
-  // the node, and nothing has changed.
-  absl::Status PopulateSpill(const Extent& range);
+  // Makes memory of a range there, or of one that was emptied. One thread may
+  // do so while another grows the arena. ResourceExhausted: there is none, or
+  // none on the node, and nothing has changed.
+  absl::Status PopulateRange(const Extent& range);
   // Addresses again: whoever has mapped the range finds zeros.
-  void EmptySpill(const Extent& range);
+  void EmptyRange(const Extent& range);
 
   absl::Span<std::byte> bytes() const { return bytes_; }
   // Of a shared one, with all that it may grow by, and its spill; else none.
@@ -118,7 +119,7 @@ class HostArena {
   absl::Status Open(absl::Span<std::byte> area) const;
   // Addresses of one mapping, however many ranges of them have memory.
   absl::Status MapSpill();
-  absl::Span<std::byte> SpillAt(const Extent& range) const;
+  absl::Span<std::byte> RangeAt(const Extent& range) const;
   // The pages of what could not be committed go back.
   void Uncommit(absl::Span<std::byte> area) const;
   absl::Status BindArea(absl::Span<std::byte> area) const;

@@ -1,5 +1,6 @@
 // How a job's image lies in its memory file: a header, and then entries of one
-// size, each of a tensor, a further part of a tensor's name, a pin or a queue.
+// size, each of a tensor, a further part of a tensor's name, a pin, a queue or
+// a range that is lent.
 // Who reads it finds what was written before the writer's process ended,
 // wherever that was: an entry counts from the store of its kind on, and what of
 // a tensor changes lies there twice, of which one word says which is meant.
@@ -65,7 +66,7 @@ struct ImageHeader {
   std::atomic<uint32_t> held_pins = 0;
 };
 
-enum class EntryKind : uint32_t { kFree, kTensor, kName, kPin, kQueue };
+enum class EntryKind : uint32_t { kFree, kTensor, kName, kPin, kQueue, kLent };
 
 // Of a tensor, what changes.
 struct TensorEntryState {
@@ -118,6 +119,11 @@ struct QueueEntry {
   int64_t window_bytes;
 };
 
+struct LentEntry {
+  int64_t offset;
+  int64_t size_bytes;
+};
+
 struct ImageEntry {
   std::atomic<EntryKind> kind;
   std::atomic<uint32_t> state;  // of a tensor's, that which is meant
@@ -126,6 +132,7 @@ struct ImageEntry {
     NameEntry name;
     PinEntry pin;
     QueueEntry queue;
+    LentEntry lent;
   };
 };
 static_assert(sizeof(ImageEntry) == 256);

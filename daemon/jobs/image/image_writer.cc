@@ -127,6 +127,9 @@ absl::StatusOr<RuntimeImage> ReadImage(const ImageFile& file) {
              .window_bytes = queue.window_bytes});
         break;
       }
+      case EntryKind::kLent:
+        image.lent.push_back({entry.lent.offset, entry.lent.size_bytes});
+        break;
       default:
         return Wrong("a kind that is none", i);
     }
@@ -150,6 +153,8 @@ ImageWriter::ImageWriter(ImageFile& file) : file_(file) {
       pins_[entry.pin.token] = i;
     } else if (kind == EntryKind::kQueue) {
       queues_[static_cast<uint64_t>(entry.queue.id)] = i;
+    } else if (kind == EntryKind::kLent) {
+      lent_[static_cast<uint64_t>(entry.lent.offset)] = i;
     }
   }
   // A part of a name that is no tensor's was never one's, or is not any more.
@@ -290,6 +295,19 @@ void ImageWriter::OnPin(const PinImage& pin) {
 }
 
 void ImageWriter::OnPinEnd(uint64_t token) { End(pins_, token); }
+
+void ImageWriter::OnLent(const Extent& range) {
+  const uint32_t index = Take();
+  if (index == kNoEntry) return;
+  ImageEntry& entry = file_.entry(index);
+  entry.lent = {range.offset, range.size_bytes};
+  entry.kind = EntryKind::kLent;
+  lent_[static_cast<uint64_t>(range.offset)] = index;
+}
+
+void ImageWriter::OnReturned(const Extent& range) {
+  End(lent_, static_cast<uint64_t>(range.offset));
+}
 
 void ImageWriter::KeepOnly(const RuntimeImage& image) {
   absl::flat_hash_set<uint64_t> tensors;

@@ -31,6 +31,8 @@ class ImageWriter final : public ImageKeeper {
   void OnQueueEnd(int64_t id) override;
   void OnPin(const PinImage& pin) override;
   void OnPinEnd(uint64_t token) override;
+  void OnLent(const Extent& range) override;
+  void OnReturned(const Extent& range) override;
 
   // What the image does not have goes: nobody has it.
   void KeepOnly(const RuntimeImage& image);
@@ -50,6 +52,7 @@ class ImageWriter final : public ImageKeeper {
   Places tensors_;  // by id
   Places pins_;     // by token
   Places queues_;   // by id
+  Places lent_;     // by offset
   std::vector<uint32_t> free_;
 };
 

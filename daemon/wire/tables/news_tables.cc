@@ -50,6 +50,10 @@ WrittenAnswer WriteBody(FlatBuilder& builder, const Evicted& /*evicted*/) {
   return WriteBody(builder, absl::InternalError("what was evicted"));
 }
 
+WrittenAnswer WriteBody(FlatBuilder& builder, const Lent& /*lent*/) {
+  return WriteBody(builder, absl::InternalError("what was lent"));
+}
+
 WrittenNews Write(FlatBuilder& builder, const AnswerNews& news) {
   const WrittenAnswer body = std::visit(
       [&builder](const auto& each) { return WriteBody(builder, each); },

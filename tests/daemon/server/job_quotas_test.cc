@@ -86,7 +86,7 @@ TEST(JobQuotasTest, AllTogetherHaveNoMoreThanTheTier) {
   ASSERT_TRUE(daemon.Serves());
   auto one = ConnectAs(daemon, 5 * kMib);
   ASSERT_TRUE(one.ok()) << one.status();
-  const absl::Status two = ConnectAs(daemon, 4 * kMib).status();
+  const absl::Status two = ConnectAs(daemon, 5 * kMib).status();
   EXPECT_TRUE(absl::IsResourceExhausted(two)) << two;
   EXPECT_THAT(WordsOf(two), HasSubstr("all of this host's jobs together has "
                                       "5242880, and the limit is 8388608"));

@@ -10,7 +10,7 @@ SharedSpill::SharedSpill(HostArena& arena)
 absl::StatusOr<int64_t> SharedSpill::Take(int64_t size_bytes) {
   TERRACE_ASSIGN_OR_RETURN(const Extent range, space_.Allocate(size_bytes));
   const Extent at{arena_.spill().offset + range.offset, range.size_bytes};
-  const absl::Status populated = arena_.PopulateSpill(at);
+  const absl::Status populated = arena_.PopulateRange(at);
   if (populated.ok()) return at.offset;
   space_.Free(range);
   return populated;
@@ -23,13 +23,13 @@ bool SharedSpill::TakeAt(const Extent& range) {
 
 void SharedSpill::EmptyFree() {
   space_.ForEachFree([this](const Extent& range) {
-    arena_.EmptySpill({arena_.spill().offset + range.offset, range.size_bytes});
+    arena_.EmptyRange({arena_.spill().offset + range.offset, range.size_bytes});
   });
 }
 
 void SharedSpill::Give(const Extent& range) {
   if (has_leaked_) return;
-  arena_.EmptySpill(range);
+  arena_.EmptyRange(range);
   space_.Free({range.offset - arena_.spill().offset, range.size_bytes});
 }
 

@@ -55,6 +55,35 @@ TEST_F(RevivedDaemonTest, TensorsHaveWhatTheyHad) {
   EXPECT_THAT(daemon_.Kept(), testing::IsEmpty());
 }
 
+// What one has lent stays lent, and comes back later.
+TEST_F(RevivedDaemonTest, WhatIsLentStaysLent) {
+  constexpr int64_t kMiB = 1024 * kKiB;
+  auto one = *ConnectAs(daemon_, 7 * kMiB, "one");
+  const std::vector<TensorId> tensors = Filled(*one, 45);
+  auto two = *ConnectAs(daemon_, 4 * kMiB, "two");
+  const auto bytes_of = [](Runtime& job) {
+    return job.GetStats().host.reserved_bytes;
+  };
+  EXPECT_EQ(bytes_of(*one), 4 * kMiB);
+  for (int life = 0; life < 2; ++life) {
+    Revive();
+    EXPECT_EQ(bytes_of(*one), 4 * kMiB) << life;
+    EXPECT_EQ(bytes_of(*two), 4 * kMiB) << life;
+    EXPECT_EQ(UsedMemory(daemon_), 8 * kMiB) << life;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_TRUE(Holds(*one, tensors[i], static_cast<uint8_t>(i))) << i;
+    }
+  }
+  two.reset();
+  EXPECT_TRUE(daemon_.WaitUntil([&] { return bytes_of(*one) == 7 * kMiB; }));
+  Revive();
+  EXPECT_EQ(bytes_of(*one), 7 * kMiB);
+  EXPECT_EQ(UsedMemory(daemon_), 7 * kMiB);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_TRUE(Holds(*one, tensors[i], static_cast<uint8_t>(i))) << i;
+  }
+}
+
 TEST_F(RevivedDaemonTest, PinsStayWhereTheyAre) {
   auto job = *ConnectAs(daemon_, kMemory);
   const std::vector<TensorId> tensors = Filled(*job, 3);
