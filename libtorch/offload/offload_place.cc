@@ -18,6 +18,10 @@ constexpr int64_t kMostWindowBytes = int64_t{128} << 20;
 // An optimizer that adds a share of its bytes gets no smaller window, unless
 // the state's part of that share is smaller.
 constexpr int64_t kLeastShareWindowBytes = int64_t{32} << 20;
+// What an optimizer of one or two chunks needs once it has more: one that is
+// read, one that is updated and one that is written, no smaller than this.
+constexpr int kLaterSlots = 3;
+constexpr int64_t kLaterChunkBytes = 64 << 10;
 
 // Returns the window of an optimizer whose state has a part of so many bytes in
 // memory. An eighth of the part is for motion, or what keeps a disk busy: the
@@ -118,8 +122,12 @@ int64_t OffloadPlace::budget_bytes() const {
   return plan().budget_bytes + added_bytes_;
 }
 
+int64_t OffloadPlace::LeftOf(int64_t useful_bytes) const {
+  return std::clamp<int64_t>(plan().growth_bytes - joined_bytes_, 0,
+                             useful_bytes);
+}
+
 int64_t OffloadPlace::GrowthFor(absl::Span<const ParameterSpec> specs) const {
-  if (plan().share == 0) return 0;  // the Runtime has the whole budget
   return static_cast<int64_t>(
       std::ceil(plan().share * static_cast<double>(TrainingBytes(specs))));
 }
@@ -139,9 +147,7 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
                  std::min(StatePart(grown, specs), kLeastShareWindowBytes));
     share.bytes = std::max(grown, window + largest);
   } else {
-    // Each optimizer takes of what those before it left of the budget.
-    share.bytes = std::clamp<int64_t>(plan().growth_bytes - joined_bytes_, 0,
-                                      UsefulBytes(specs, least));
+    share.bytes = LeftOf(UsefulBytes(specs, least));
   }
   share.largest_bytes = largest;
   Add(share);
@@ -174,7 +180,12 @@ int64_t OffloadPlace::ChooseWindow(absl::Span<const ParameterSpec> specs,
   // The plan may take less: a few chunks do not fill the window, and slots for
   // many are whole chunks.
   const auto planned = OffloadedOptimizer::Plan(specs, options, total);
-  return planned.ok() ? planned->window_bytes : options.window_bytes;
+  if (!planned.ok()) return options.window_bytes;
+  if (planned->slots >= kLaterSlots) return planned->window_bytes;
+  const int64_t later = WindowBytes(
+      std::max(planned->chunk_bytes, kLaterChunkBytes), kLaterSlots);
+  options.window_bytes = std::max(options.window_bytes, std::min(later, room));
+  return planned->window_bytes;
 }
 
 absl::Status OffloadPlace::CheckLeast(int64_t total_bytes) const {
@@ -210,12 +221,17 @@ absl::Status OffloadPlace::Arrange() {
 
 absl::Status OffloadPlace::Extend(Share& share,
                                   absl::Span<const ParameterSpec> added) {
+  TERRACE_ASSIGN_OR_RETURN(const OptimizerPlan most,
+                           OffloadedOptimizer::Plan(added, {}, kUnlimitedPlan));
   Share after = share;
-  after.bytes += GrowthFor(added);
   // With more chunks the optimizer may use all of its window.
   after.window_bytes = share.most_window_bytes;
   after.largest_bytes = std::max(share.largest_bytes, LargestGradient(added));
   MutexLock lock(mutex_);
+  // The window is the share's.
+  after.bytes += plan().share > 0
+                     ? GrowthFor(added)
+                     : LeftOf(UsefulBytes(added, most) - most.window_bytes);
   Remove(share);
   Add(after);
   const absl::Status status = Arrange();

@@ -88,7 +88,12 @@ class OffloadPlace {
   // Returns ResourceExhausted when Arrange needs more than `total_bytes`.
   absl::Status CheckLeast(int64_t total_bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What parameters add to a budget that is a share.
   int64_t GrowthFor(absl::Span<const ParameterSpec> specs) const;
+  // What they get of a budget in bytes: of what the shares before left of it,
+  // no more than is of use.
+  int64_t LeftOf(int64_t useful_bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sets the most that an optimizer's queue may take in `options`, no less than
   // `least_bytes`, and returns what of it the queue of these parameters takes.
   int64_t ChooseWindow(absl::Span<const ParameterSpec> specs,

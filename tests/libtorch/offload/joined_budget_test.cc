@@ -82,5 +82,34 @@ TEST_F(JoinedBudgetTest, ParametersThatComeLaterTakeWhatIsLeft) {
   EXPECT_TRUE(alone.ok()) << alone;
 }
 
+// All that the budget has beside the model is for one parameter's state, until
+// another comes.
+TEST_F(JoinedBudgetTest, WithADiskParametersThatComeLaterHaveTheRestToo) {
+  Make(Bytes(3 * kModelBytes));
+  auto made =
+      OffloadedAdamW::Create(*offload_, {TrainedOf(model_)[0]}, WithRate());
+  ASSERT_TRUE(made.ok()) << made.status();
+  const OffloadStats before = offload_->stats();
+  const absl::Status later = StepWith(**made, 50'000);
+  ASSERT_TRUE(later.ok()) << later;
+  const OffloadStats after = offload_->stats();
+  EXPECT_GT(after.joined_bytes, before.joined_bytes);
+  EXPECT_EQ(after.budget_bytes, 3 * kModelBytes);
+  EXPECT_GT(after.runtime.host.budget_bytes, before.runtime.host.budget_bytes);
+  ExpectWithinBudget();
+}
+
+// Its state is one chunk; three are to be under way at a time.
+TEST_F(JoinedBudgetTest, AnOptimizerOfOneChunkTakesMore) {
+  Make(Share(1));
+  auto made =
+      OffloadedAdamW::Create(*offload_, {TrainedOf(model_)[0]}, WithRate());
+  ASSERT_TRUE(made.ok()) << made.status();
+  ASSERT_EQ((*made)->offloaded().plan().chunks, 1);
+  const absl::Status later = StepWith(**made, 50'000);
+  EXPECT_TRUE(later.ok()) << later;
+  EXPECT_GE((*made)->offloaded().plan().chunks, 3);
+}
+
 }  // namespace
 }  // namespace terrace
