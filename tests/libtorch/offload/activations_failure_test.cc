@@ -22,6 +22,7 @@ using ::torch::autograd::Engine;
 using ActivationsFailureTest = ActivationsTest;
 
 TEST_F(ActivationsFailureTest, ATierWithoutRoomEndsTheOperation) {
+  if (folder_.has_daemon()) GTEST_SKIP() << "its tiers are the daemon's";
   OffloadOptions options = Alone();
   options.memory_budget_bytes = 0;
   options.nvme_paths.clear();
@@ -130,6 +131,7 @@ class ActivationsRefusalTest : public ActivationsTest {
 };
 
 TEST_F(ActivationsRefusalTest, OptionsThatDoNotGoTogether) {
+  if (folder_.has_daemon()) GTEST_SKIP() << "a daemon has a disk";
   OffloadOptions options = Alone();
   options.activations_above_bytes = 0;
   EXPECT_THAT(Invalid(options), HasSubstr("activations_above_bytes is 0"));

@@ -8,6 +8,7 @@
 #include "terrace/torch/meta.h"
 #include "tests/checkpoint/safetensors_writer.h"
 #include "tests/libtorch/offload/offload_fixture.h"
+#include "tests/support/temporary_directory.h"
 
 namespace terrace {
 

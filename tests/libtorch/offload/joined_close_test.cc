@@ -145,23 +145,24 @@ TEST_F(JoinedCloseTest, WhileAParameterIsLeasedAllGoesOn) {
   ExpectSameParameters();
 }
 
-// Nothing can be written meanwhile: files may not be so large.
+// Nothing can be written by a process meanwhile: files may not be so large.
 class NoWrites {
  public:
-  NoWrites() {
+  explicit NoWrites(pid_t writer) : writer_(writer) {
     before_signal_ = std::signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
+    prlimit(writer_, RLIMIT_FSIZE, nullptr, &before_);
     const rlimit none = {.rlim_cur = 1, .rlim_max = before_.rlim_max};
-    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+    EXPECT_EQ(prlimit(writer_, RLIMIT_FSIZE, &none, nullptr), 0);
   }
   ~NoWrites() {
-    setrlimit(RLIMIT_FSIZE, &before_);
+    prlimit(writer_, RLIMIT_FSIZE, &before_, nullptr);
     std::signal(SIGXFSZ, before_signal_);
   }
   NoWrites(const NoWrites&) = delete;
   NoWrites& operator=(const NoWrites&) = delete;
 
  private:
+  const pid_t writer_;
   rlimit before_ = {};
   void (*before_signal_)(int) = nullptr;
 };
@@ -178,7 +179,7 @@ class JoinedFailureTest : public JoinedCloseTest {
     TwoPasses(model_, 2);
     TwoPasses(plain_, 2);
     ASSERT_TRUE(reference_->TryStep().ok());
-    none_ = std::make_unique<NoWrites>();
+    none_ = std::make_unique<NoWrites>(folder_.writer());
     const absl::Status status = optimizer_->TryStep();
     ASSERT_TRUE(status.ok()) << status;  // its updates go on
   }
@@ -192,7 +193,7 @@ class JoinedFailureTest : public JoinedCloseTest {
     TwoPasses(model_, 2);
     TwoPasses(plain_, 2);
     ASSERT_TRUE(reference_->TryStep().ok());
-    none_ = std::make_unique<NoWrites>();
+    none_ = std::make_unique<NoWrites>(folder_.writer());
     ExpectTooLarge(optimizer_->TryStep());
     ASSERT_TRUE(optimizer_->offloaded().incomplete());
     Mend();

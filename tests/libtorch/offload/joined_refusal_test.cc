@@ -135,6 +135,7 @@ TEST_F(JoinedRefusalTest, ABudgetBelowTheMinimumNamesIt) {
 }
 
 TEST_F(JoinedRefusalTest, NothingBelowForTheState) {
+  if (folder_.has_daemon()) GTEST_SKIP() << "a daemon has a disk";
   // The model is in memory, and the state has the rest: with the slots that
   // parameters pass through, of 4 MiB, and what the chunks take.
   OffloadOptions options = Bytes(900 << 10);
@@ -187,6 +188,7 @@ TEST_F(JoinedRefusalTest, MoreParametersThanItHasRoomForTakeNoMemory) {
 
 // The parameters and the state fit the disk, and gradients do not.
 TEST_F(JoinedRefusalTest, AGradientThatFindsNoRoomBelow) {
+  if (folder_.has_daemon()) GTEST_SKIP() << "its tiers are the daemon's";
   OffloadOptions options;
   for (const std::string& text :
        {std::string("dram=1MiB"), "nvme:" + folder_.path() + "=1300KiB"}) {

@@ -12,8 +12,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/torch/offload.h"
+#include "tests/libtorch/offload_folder.h"
 #include "tests/libtorch/thrown_by.h"
-#include "tests/support/temporary_directory.h"
 
 namespace terrace {
 
@@ -76,7 +76,8 @@ class OffloadTest : public testing::Test {
   OffloadOptions Bytes(int64_t budget) const {
     OffloadOptions options;
     options.memory_budget_bytes = budget;
-    options.nvme_paths = {folder_.path()};
+    options.daemon = folder_.daemon();
+    if (!folder_.has_daemon()) options.nvme_paths = {folder_.path()};
     options.threads = 1;
     return options;
   }
@@ -107,7 +108,7 @@ class OffloadTest : public testing::Test {
   mutable TiedModel model_{nullptr};
   std::vector<at::Tensor> values_;  // as made
   at::Tensor tokens_, answer_;
-  TemporaryDirectory folder_;
+  OffloadFolder folder_;
   std::unique_ptr<Offload> offload_;
 };
 

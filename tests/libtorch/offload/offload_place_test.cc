@@ -15,7 +15,8 @@ class OffloadPlaceTest : public testing::Test {
     PlaceOptions asked;
     asked.at_least_minimum = as_share;
     asked.budget_bytes = 2 << 20;
-    asked.paths = {folder_.path()};
+    asked.daemon = folder_.daemon();
+    if (!folder_.has_daemon()) asked.paths = {folder_.path()};
     asked.threads = 1;
     std::vector<at::Tensor> tensors;
     std::vector<std::string> names;
@@ -39,7 +40,7 @@ class OffloadPlaceTest : public testing::Test {
   }
 
  private:
-  TemporaryDirectory folder_;
+  OffloadFolder folder_;
 };
 
 // A gradient of 768 KiB leaves no room for the window of a second optimizer.

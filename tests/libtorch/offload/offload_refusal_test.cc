@@ -35,6 +35,13 @@ class OffloadRefusalTest : public OffloadTest {
   }
 };
 
+class OffloadTiersTest : public OffloadRefusalTest {
+ protected:
+  void SetUp() override {
+    if (folder_.has_daemon()) GTEST_SKIP() << "its tiers are the daemon's";
+  }
+};
+
 // By the rule of the header: a weight and a bias, each in whole blocks of 4 KiB
 // and one more, twice.
 constexpr int64_t kMinimum = 2 * ((4 + 1) + (1 + 1)) * 4096;
@@ -67,6 +74,7 @@ TEST_F(OffloadRefusalTest, AShareIsOfTheParameters) {
 }
 
 TEST_F(OffloadRefusalTest, NothingBelowForTheRest) {
+  if (folder_.has_daemon()) GTEST_SKIP() << "a daemon has a disk";
   OffloadOptions options = Third();
   options.nvme_paths.clear();
   EXPECT_THAT(
@@ -78,7 +86,7 @@ TEST_F(OffloadRefusalTest, NothingBelowForTheRest) {
               HasSubstr("there is no tier below for the rest"));
 }
 
-TEST_F(OffloadRefusalTest, TiersSayTheSame) {
+TEST_F(OffloadTiersTest, TiersSayTheSame) {
   Make(Tiers({"dram=100000", "nvme:" + folder_.path() + "=64MiB"}));
   const OffloadStats stats = offload_->stats();
   EXPECT_EQ(stats.budget_bytes, 100000);
@@ -87,7 +95,7 @@ TEST_F(OffloadRefusalTest, TiersSayTheSame) {
   ExpectValues();
 }
 
-TEST_F(OffloadRefusalTest, TiersWithoutMemoryHaveATenthOfIt) {
+TEST_F(OffloadTiersTest, TiersWithoutMemoryHaveATenthOfIt) {
   torch::nn::Sequential model;
   for (int i = 0; i < 64; ++i) model->push_back(torch::nn::Linear(64, 64));
   const auto offload =
@@ -119,7 +127,7 @@ TEST_F(OffloadRefusalTest, BudgetsThatAreNone) {
   EXPECT_THAT(Invalid(options), HasSubstr("a patience of 0"));
 }
 
-TEST_F(OffloadRefusalTest, TiersThatAreNone) {
+TEST_F(OffloadTiersTest, TiersThatAreNone) {
   OffloadOptions options = Tiers({"dram=1MiB", "nvme:/nowhere"});
   options.nvme_paths = {folder_.path()};
   EXPECT_THAT(Invalid(options), HasSubstr("tiers and nvme_path together"));
@@ -136,14 +144,14 @@ TEST_F(OffloadRefusalTest, TiersThatAreNone) {
       HasSubstr("hbm:cuda:0=1GiB"));
 }
 
-TEST_F(OffloadRefusalTest, MemoryOfANode) {
+TEST_F(OffloadTiersTest, MemoryOfANode) {
   const std::string disk = "nvme:" + folder_.path();
   Make(Tiers({"dram:node0=100000", disk}));
   EXPECT_EQ(offload_->stats().runtime.tiers[0].name, "dram:node0");
   ExpectValues();
 }
 
-TEST_F(OffloadRefusalTest, MemoryOfANodeThatIsNotThere) {
+TEST_F(OffloadTiersTest, MemoryOfANodeThatIsNotThere) {
   for (const char* const text :
        {"dram:node1023=100000", "dram:node1023=1GiB"}) {
     EXPECT_THAT(Refused(absl::StatusCode::kUnavailable,
@@ -153,6 +161,7 @@ TEST_F(OffloadRefusalTest, MemoryOfANodeThatIsNotThere) {
 }
 
 TEST_F(OffloadRefusalTest, APathThatIsNotThere) {
+  if (folder_.has_daemon()) GTEST_SKIP() << "its paths are the daemon's";
   OffloadOptions options = Third();
   options.nvme_paths = {folder_.path() + "/none"};
   EXPECT_THAT(Refused(absl::StatusCode::kNotFound, options),
