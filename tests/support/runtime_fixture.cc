@@ -250,6 +250,7 @@ LocalRuntimeParts TestRuntime::MakeParts(const TestRuntimeOptions& options) {
   if (arena.shared) arena.spill_bytes = kSpillBytes;
   parts.arena = *HostArena::Create(arena);
   if (spill_door != nullptr) parts.spill = spill_door(*parts.arena);
+  if (options.make_pages) parts.pages = options.make_pages(*parts.arena);
   if (ArrangementOf(world_).has_nodes) {
     LocalMemory& node = parts.other_memories.emplace_back();
     node.spec = {TierKind::kDram, "node1", options.node_bytes};

@@ -105,6 +105,8 @@ struct TestRuntimeOptions {
   bool prefetch = true;
   absl::Duration io_timeout = absl::Seconds(60);
   PaceOptions pace;  // above the faults
+  // Of the arena, as it is lent; null: it cannot be.
+  std::function<std::shared_ptr<PageSource>(HostArena&)> make_pages;
 };
 
 // The payloads of pins at either working tier, as patterns.
