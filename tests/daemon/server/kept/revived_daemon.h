@@ -6,17 +6,21 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/daemon/server/connected_job.h"
 #include "tests/daemon/server/running_daemon.h"
+#include "tests/support/temporary_directory.h"
 
 namespace terrace {
 
 class RevivedDaemonTest : public testing::Test {
  protected:
-  // `text`: of its configuration.
-  explicit RevivedDaemonTest(const std::string& text = "")
-      : daemon_(text, {.keeps = true}) {}
+  // `text`: of its configuration; `memory`: that it has, another than else, and
+  // then another path.
+  explicit RevivedDaemonTest(const std::string& text = "",
+                             const std::string& memory = "")
+      : daemon_(text, {.keeps = true, .tiers = TiersOf(memory)}) {}
   void SetUp() override { ASSERT_TRUE(daemon_.Serves()); }
 
   void Kill() {
@@ -28,7 +32,14 @@ class RevivedDaemonTest : public testing::Test {
     daemon_.Start();
   }
 
+  const TemporaryDirectory path_;
   RunningDaemon daemon_;
+
+ private:
+  std::string TiersOf(const std::string& memory) const {
+    if (memory.empty()) return "";
+    return absl::StrCat("'dram=", memory, "', 'nvme:", path_.path(), "=8MiB'");
+  }
 };
 
 }  // namespace terrace

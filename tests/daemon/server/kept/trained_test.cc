@@ -184,8 +184,9 @@ class ByteTraining final : public Training {
 
 class TrainedTest : public RevivedDaemonTest {
  protected:
-  explicit TrainedTest(const std::string& text = "")
-      : RevivedDaemonTest(text) {}
+  explicit TrainedTest(const std::string& text = "",
+                       const std::string& memory = "")
+      : RevivedDaemonTest(text, memory) {}
 
   void KillAgainAndAgain(Training& training) {
     std::thread trains([&] { training.Run(); });
@@ -229,6 +230,62 @@ TEST_F(TrainedSlowlyTest, AnOptimizersStateIsWhatItWouldHaveBeen) {
 TEST_F(TrainedSlowlyTest, AModelsIsToo) {
   ByteTraining training(daemon_);
   KillAgainAndAgain(training);
+}
+
+// There is memory for a third more than the training has: others come that
+// have it lend to them, and go.
+class TrainedWhileItLendsTest : public TrainedTest {
+ protected:
+  TrainedWhileItLendsTest() : TrainedTest("", "1MiB") {}
+
+  // Whether another one finds what it wrote.
+  absl::StatusOr<bool> ComeAndGo() {
+    auto other = ConnectAs(daemon_, 400 << 10, "other");
+    if (!other.ok()) return other.status();
+    const auto tensor = RegisterOf(**other, "a", 100 << 10);
+    if (!tensor.ok()) return tensor.status();
+    {
+      auto pin = (*other)->Acquire(*tensor, Access::kOverwrite, Later());
+      if (!pin.ok()) return pin.status();
+      WritePattern(pin->data(), 5);
+    }
+    const auto pin = (*other)->Acquire(*tensor, Access::kRead, Later());
+    if (!pin.ok()) return pin.status();
+    return HasPattern(pin->data(), 5);
+  }
+
+  void KillWhileOthersComeAndGo(Training& training) {
+    std::atomic<bool> ends = false;
+    std::atomic<int> came = 0;
+    std::thread others([&] {
+      while (!ends) {
+        // The daemon may be killed before it is kept.
+        const absl::StatusOr<bool> has_it = ComeAndGo();
+        if (!has_it.ok()) {
+          EXPECT_TRUE(absl::IsUnavailable(has_it.status()) ||
+                      absl::IsNotFound(has_it.status()))
+              << has_it.status();
+          continue;
+        }
+        EXPECT_TRUE(*has_it);
+        ++came;
+      }
+    });
+    KillAgainAndAgain(training);
+    ends = true;
+    others.join();
+    EXPECT_GT(came, 0);
+  }
+};
+
+TEST_F(TrainedWhileItLendsTest, AnOptimizersStateIsWhatItWouldHaveBeen) {
+  SlotTraining training(daemon_);
+  KillWhileOthersComeAndGo(training);
+}
+
+TEST_F(TrainedWhileItLendsTest, AModelsIsToo) {
+  ByteTraining training(daemon_);
+  KillWhileOthersComeAndGo(training);
 }
 
 TEST_F(TrainedTest, TwoAtOnceAreToo) {
