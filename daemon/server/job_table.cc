@@ -119,7 +119,8 @@ JobTable::JobTable(JobTiers tiers, std::unique_ptr<TierLedger> ledger,
         };
       }),
       kept_(tiers_, sink_of_),
-      lending_(ledger_.get(), TierName(tiers_.memory), &shared_->waits) {}
+      lending_(ledger_.get(), TierName(tiers_.memory), &shared_->waits,
+               [this] { return kept_.Claims(); }) {}
 
 JobTable::~JobTable() {
   EndAll();

@@ -112,6 +112,17 @@ KeptJob KeptJobs::Take(const JobToken& token) {
 
 void KeptJobs::PutBack(KeptJob job) { Add(std::move(job)); }
 
+std::vector<TierClaim> KeptJobs::Claims() const {
+  std::vector<TierClaim> claims;
+  for (const auto& [key, kept] : jobs_) {
+    if (kept.is_over) continue;
+    const ImageFacts facts = kept.job.file.facts();
+    const int64_t bytes = MemoryBytesOf(facts.asked);
+    claims.push_back({facts.job, bytes, bytes - LentBytesOf(kept.job)});
+  }
+  return claims;
+}
+
 int64_t KeptJobs::CountOf(uid_t uid, std::optional<std::string> job) const {
   return absl::c_count_if(jobs_, [&](const auto& each) {
     const JobName name = each.second.job.file.facts().job;

@@ -55,6 +55,8 @@ class KeptJobs {
   // Gives back what processes had that have gone, or that wait no more. Their
   // memory stays where they may have it pinned, until they have gone.
   void Sweep();
+  // Their memory, of those that may go on.
+  std::vector<TierClaim> Claims() const;
   size_t size() const { return jobs_.size(); }
   // Memories of that job, or of the user's, without a name.
   int64_t CountOf(uid_t uid, std::optional<std::string> job) const;

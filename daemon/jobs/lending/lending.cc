@@ -30,6 +30,7 @@ std::vector<TierClaim> Lending::Claims() const {
     if (each.wait.session < 0)
       claims.push_back({each.wait.job, each.wait.bytes});
   }
+  for (TierClaim& each : kept_()) claims.push_back(std::move(each));
   return claims;
 }
 
@@ -85,6 +86,10 @@ std::string Lending::Holders() const {
     }
     names.push_back(
         absl::StrCat(JobText(each.job), ", ", each.bytes - each.lent));
+  }
+  for (const TierClaim& each : kept_()) {
+    names.push_back(absl::StrCat(JobText(each.job), ", ", each.charged_bytes,
+                                 ", which has not gone on yet"));
   }
   return absl::StrJoin(names, "; ");
 }
@@ -163,7 +168,8 @@ std::optional<absl::Status> Lending::AnswerOf(const Waiting& waiting,
   if (wait.bytes > share) return BeyondShare(taken, share);
   // Who is asked first answers once it has been asked.
   Ask(now);
-  const bool may_come = now < wait.deadline && IsAnyAsked();
+  const bool may_come =
+      now < wait.deadline && (IsAnyAsked() || !kept_().empty());
   if (may_come) return std::nullopt;
   return absl::ResourceExhaustedError(
       absl::StrCat(absl::string_view(taken.message()),

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,9 +31,16 @@ namespace terrace {
 
 class Lending {
  public:
+  // What is kept for processes that have not gone on yet, and may lend then.
+  using KeptClaims = std::function<std::vector<TierClaim>()>;
+
   // Both outlive it. `tier`: the name of the memory.
-  Lending(TierLedger* ledger, std::string tier, RoomWaits* waits)
-      : ledger_(*ledger), tier_(std::move(tier)), waits_(*waits) {}
+  Lending(TierLedger* ledger, std::string tier, RoomWaits* waits,
+          KeptClaims kept)
+      : ledger_(*ledger),
+        tier_(std::move(tier)),
+        waits_(*waits),
+        kept_(std::move(kept)) {}
 
   // Whether so many bytes may be had by lending, which could not be taken.
   // ResourceExhausted, which names the limit, and those that have the memory:
@@ -74,7 +82,8 @@ class Lending {
     RoomWait wait;
   };
 
-  // Of lenders, in their order, and then of those that wait to grow.
+  // Of lenders, in their order, of those that wait to grow, and of those that
+  // are kept.
   std::vector<TierClaim> Claims() const;
   int64_t ShareOf(const Waiting& waiting) const;
   void HearRuntimes();
@@ -94,6 +103,7 @@ class Lending {
   TierLedger& ledger_;
   const std::string tier_;
   RoomWaits& waits_;
+  const KeptClaims kept_;
   uint64_t tickets_ = 0;
   std::map<int64_t, Lender> lenders_;  // by session
   std::deque<Waiting> waiting_;        // in the order in which they came

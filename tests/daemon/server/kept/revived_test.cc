@@ -84,6 +84,23 @@ TEST_F(RevivedDaemonTest, WhatIsLentStaysLent) {
   }
 }
 
+// Who comes before the others have gone on waits for what they lend.
+TEST_F(RevivedDaemonTest, WhoComesFirstWaitsForThoseThatLend) {
+  constexpr int64_t kMiB = 1024 * kKiB;
+  auto one = *ConnectAs(daemon_, 7 * kMiB, "one");
+  const std::vector<TensorId> tensors = Filled(*one, 45);
+  for (int life = 0; life < 5; ++life) {
+    Revive();
+    ASSERT_TRUE(daemon_.Serves());
+    auto two = ConnectAs(daemon_, 4 * kMiB, "two");
+    ASSERT_TRUE(two.ok()) << two.status();
+    EXPECT_EQ(one->GetStats().host.reserved_bytes, 4 * kMiB);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_TRUE(Holds(*one, tensors[i], static_cast<uint8_t>(i))) << i;
+    }
+  }
+}
+
 TEST_F(RevivedDaemonTest, PinsStayWhereTheyAre) {
   auto job = *ConnectAs(daemon_, kMemory);
   const std::vector<TensorId> tensors = Filled(*job, 3);
