@@ -29,10 +29,6 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kLargestFile = INT64_MAX;
-constexpr int64_t kGrowthUnit = 1 << 20;
-// What growth may take beyond the need, as a share of what is there: few
-// calls for a large state, little waste for a small one.
-constexpr int64_t kGrowthShare = 16;
 
 absl::StatusOr<Extent> Named(const DiskFileInfo& info,
                              absl::StatusOr<Extent> extent) {
@@ -148,11 +144,7 @@ class FileDiskTier : public DiskFile {
                         used_bytes());
     }
     if (!grows_) return Full(info_, extents_, size_bytes);
-    const int64_t ahead = std::min(segment_bytes_, capacity / kGrowthShare);
-    return Growth{.offset = capacity,
-                  .least_bytes = need,
-                  .bytes = std::min(RoundUp(std::max(need, ahead), kGrowthUnit),
-                                    most_bytes_ - capacity)};
+    return GrowthBy(need, capacity, most_bytes_ - capacity, segment_bytes_);
   }
 
   absl::StatusOr<int64_t> Grow(const Growth& growth) override {

@@ -24,6 +24,7 @@
 #include "base/bytes.h"
 #include "tiers/disk/kept_file.h"
 #include "tiers/extent.h"
+#include "tiers/growth/growth.h"
 
 namespace terrace {
 
@@ -41,13 +42,6 @@ struct DiskFileInfo {
   // Of a directory's file that may be kept beyond the process: in the headers
   // of what it holds; 0: it holds nothing, and any number will do.
   uint64_t seal_id = 0;
-};
-
-// What a tier's file gets at its end.
-struct Growth {
-  int64_t offset = 0;       // its end now
-  int64_t least_bytes = 0;  // without which there is no use in it
-  int64_t bytes = 0;        // better: the next extents have room as well
 };
 
 class DiskFile {
@@ -95,7 +89,7 @@ class DiskFile {
 
 struct DiskFileOptions {
   std::string path;  // an existing directory, regular file or block device
-  int64_t segment_bytes = 64 << 20;  // growth
+  int64_t segment_bytes = kGrowthAheadBytes;  // growth
   // Of extents, at most; the mark of a given file is not one. InvalidArgument:
   // less than a block, or more than the device or the file system has.
   int64_t budget_bytes = kNoBudget;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "base/io_fault.h"
 #include "tiers/extent_header.h"
 #include "tiers/left_behind.h"
 
@@ -15,10 +13,9 @@ DiskTier::DiskTier(DiskTierParts parts)
       file_(std::move(parts.file)),
       background_(*parts.background),
       events_(std::move(parts.events)),
-      clock_(*parts.clock),
-      patience_(parts.patience),
       seal_id_(file_->info().seal_id != 0 ? file_->info().seal_id
-                                          : NewSealId()) {
+                                          : NewSealId()),
+      growth_(parts.clock, parts.patience) {
   if (file_->reclaims()) StartReclaim();
 }
 
@@ -37,16 +34,19 @@ TierUsage DiskTier::usage() const {
 absl::StatusOr<std::optional<Reservation>> DiskTier::Allocate(
     int64_t size_bytes, bool must) {
   // What waits for it comes first when it has grown.
-  if (growing_) return std::optional<Reservation>();
+  if (growth_.growing()) return std::optional<Reservation>();
   const absl::StatusOr<Extent> extent = file_->Allocate(size_bytes);
   if (extent.ok()) {
     peak_bytes_ = std::max(peak_bytes_, file_->used_bytes());
     return std::optional<Reservation>(Reservation(this, *extent));
   }
-  if (!must && refused_growth_) return extent.status();
+  if (!must && growth_.refused()) return extent.status();
   const absl::StatusOr<Growth> growth = file_->GrowthFor(size_bytes);
   if (!growth.ok()) return growth.status();
-  StartGrowth(*growth, must);
+  growth_.Begin(*growth, must, file_->growth_progress());
+  background_.Run([file = file_, events = events_, id = id_, growth = *growth] {
+    events->OnTier(Grown{id, file->Grow(growth)});
+  });
   return std::optional<Reservation>();
 }
 
@@ -60,49 +60,13 @@ void DiskTier::Free(Extent extent) {
   if (!abandoned_) file_->Free(extent);
 }
 
-void DiskTier::StartGrowth(const Growth& growth, bool must) {
-  growing_ = true;
-  late_ = false;
-  must_grow_ = must;
-  growth_bytes_ = growth.bytes;
-  since_ = clock_.Now();
-  watch_.Expect(patience_);
-  watch_.Begin(since_);
-  progress_ = file_->growth_progress();
-  background_.Run([file = file_, events = events_, id = id_, growth] {
-    events->OnTier(Grown{id, file->Grow(growth)});
-  });
-}
-
 absl::Status DiskTier::CheckGrowth(absl::Time now) {
-  if (!growing_ || late_) return absl::OkStatus();
-  watch_.Look(now);
-  since_ = std::max(since_, watch_.since());
-  const int64_t progress = file_->growth_progress();
-  if (progress != progress_) {
-    progress_ = progress;
-    since_ = now;
-    return absl::OkStatus();
-  }
-  if (now < since_ + patience_) return absl::OkStatus();
-  late_ = true;
-  return WithIoFault(
-      absl::DeadlineExceededError(absl::StrCat(
-          name(), ": growing by ", growth_bytes_, " bytes: no answer for ",
-          absl::FormatDuration(now - since_))),
-      {.path = name()});
-}
-
-absl::Time DiskTier::NextEvent() const {
-  if (!growing_ || late_) return absl::InfiniteFuture();
-  return std::min(since_ + patience_, watch_.next_look());
+  return growth_.Check(now, file_->growth_progress(), name());
 }
 
 GrowthAnswer DiskTier::OnGrown(const Grown& event) {
-  growing_ = false;
-  refused_growth_ = !event.gained_bytes.ok();
   if (event.gained_bytes.ok()) file_->AddSpace(*event.gained_bytes);
-  return {event.gained_bytes.status(), std::exchange(late_, false), must_grow_};
+  return growth_.End(event.gained_bytes.status());
 }
 
 void DiskTier::StartReclaim() {

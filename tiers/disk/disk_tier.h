@@ -16,9 +16,9 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/executor.h"
-#include "base/watch.h"
 #include "tiers/byte_tier.h"
 #include "tiers/disk/disk_file.h"
+#include "tiers/growth/tier_growth.h"
 #include "tiers/tier_events.h"
 
 namespace terrace {
@@ -50,12 +50,12 @@ class DiskTier final : public Tier {
                                                       bool must) override;
   Reservation TakeAt(const Extent& range) override;
   void Free(Extent extent) override;
-  void ForgetRefusals() override { refused_growth_ = false; }
+  void ForgetRefusals() override { growth_.ForgetRefusals(); }
   std::byte* Address(const Extent&) override { return nullptr; }
 
-  bool late() const override { return late_; }
+  bool late() const override { return growth_.late(); }
   absl::Status CheckGrowth(absl::Time now) override;
-  absl::Time NextEvent() const override;
+  absl::Time NextEvent() const override { return growth_.NextEvent(); }
   GrowthAnswer OnGrown(const Grown& event) override;
   // The next piece's turn is behind a file that wants to grow meanwhile.
   void OnReclaimed(const Reclaimed& event) override;
@@ -66,7 +66,6 @@ class DiskTier final : public Tier {
   void Abandon() override;
 
  private:
-  void StartGrowth(const Growth& growth, bool must);
   void StartReclaim();
 
   const TierId id_;
@@ -74,21 +73,12 @@ class DiskTier final : public Tier {
   const std::shared_ptr<DiskFile> file_;
   Executor& background_;
   const std::shared_ptr<TierEvents> events_;
-  Clock& clock_;
-  const absl::Duration patience_;
   const uint64_t seal_id_;
-  bool growing_ = false;
-  bool late_ = false;  // growing, past its deadline
-  bool must_grow_ = false;
-  bool refused_growth_ = false;
+  TierGrowth growth_;
   bool ending_ = false;
   bool removing_ = false;
   bool abandoned_ = false;
-  int64_t growth_bytes_ = 0;
   int64_t peak_bytes_ = 0;
-  absl::Time since_;      // when it was asked, or was last seen to get on
-  int64_t progress_ = 0;  // then
-  Watch watch_;           // by CheckGrowth: time without looks is not counted
 };
 
 }  // namespace terrace
