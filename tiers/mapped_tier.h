@@ -1,7 +1,8 @@
 // A tier of mapped bytes: far memory, or persistent memory. Its size is fixed
-// at the start; ranges that its medium calls bad are never handed out.
+// at the start, or it grows where its medium does; ranges that its medium calls
+// bad are never handed out.
 //
-// Mover only; the medium's file goes on the background.
+// Mover only; the medium grows, and its file goes, on the background.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +10,14 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/executor.h"
 #include "tiers/byte_tier.h"
 #include "tiers/extent_allocator.h"
+#include "tiers/growth/tier_growth.h"
 #include "tiers/medium.h"
 #include "tiers/tier_events.h"
 
@@ -22,9 +27,12 @@ namespace terrace {
 struct MappedTierParts {
   TierId id = kNoTier;
   TierSpec spec;
-  std::shared_ptr<Medium> medium;  // of 4 KiB at least
+  std::shared_ptr<Medium> medium;  // of 4 KiB at least, or it grows
   Executor* background = nullptr;  // outlives the tier
   std::shared_ptr<TierEvents> events;
+  // Of one that grows, as DiskTierParts have them.
+  Clock* clock = nullptr;
+  absl::Duration patience;
 };
 
 class MappedTier final : public Tier {
@@ -39,11 +47,18 @@ class MappedTier final : public Tier {
   TierUsage usage() const override;
   const std::shared_ptr<Medium>& medium() const { return medium_; }
 
-  // ResourceExhausted: there is no such range; it does not grow.
+  // ResourceExhausted: there is no such range, and it does not grow by that.
   absl::StatusOr<std::optional<Reservation>> Allocate(int64_t size_bytes,
                                                       bool must) override;
+  Reservation TakeAt(const Extent& range) override;
   void Free(Extent extent) override;
+  void ForgetRefusals() override { growth_.ForgetRefusals(); }
   std::byte* Address(const Extent&) override { return nullptr; }
+
+  bool late() const override { return growth_.late(); }
+  absl::Status CheckGrowth(absl::Time now) override;
+  absl::Time NextEvent() const override { return growth_.NextEvent(); }
+  GrowthAnswer OnGrown(const Grown& event) override;
 
   void BeginRemove() override;
   void OnRemoved() override { removing_ = false; }
@@ -51,7 +66,9 @@ class MappedTier final : public Tier {
   void Abandon() override;
 
  private:
-  void ExcludeBadRanges();
+  // Those from there on.
+  void ExcludeBadRanges(int64_t from);
+  absl::Status NoRoom(int64_t size_bytes) const;
 
   const TierId id_;
   const TierSpec spec_;
@@ -60,6 +77,7 @@ class MappedTier final : public Tier {
   const std::shared_ptr<TierEvents> events_;
   const std::optional<uint64_t> seal_id_;
   ExtentAllocator space_;
+  TierGrowth growth_;
   int64_t bad_bytes_ = 0;
   int64_t peak_bytes_ = 0;
   bool removing_ = false;

@@ -35,7 +35,9 @@ RestingTiers MakeRestingTiers(CoreParts& parts,
                         .spec = each.spec,
                         .medium = each.medium,
                         .background = each.background,
-                        .events = inbox}));
+                        .events = inbox,
+                        .clock = parts.clock,
+                        .patience = parts.io_timeout}));
   }
   std::vector<std::unique_ptr<DiskTier>> disks;
   for (CorePath& path : parts.paths) {

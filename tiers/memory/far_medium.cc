@@ -1,5 +1,7 @@
 #include "tiers/memory/far_medium.h"
 
+#include <fcntl.h>
+
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -8,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/io_fault.h"
 #include "base/status_macros.h"
 
 namespace terrace {
@@ -58,21 +61,70 @@ absl::StatusOr<std::unique_ptr<FarMedium>> FarMedium::Open(
                              AvailableNodeBytes(options.node));
   }
   arena.size_bytes = RoundDown(arena.size_bytes, kBlockBytes);
+  if (options.grows) arena.growth_bytes = std::exchange(arena.size_bytes, 0);
   arena.huge_pages = options.huge_pages;
   arena.numa_node = options.node;
+  arena.shared = options.outlives;
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<HostArena> memory,
                            HostArena::Create(arena));
-  return std::make_unique<FarMedium>(NodeName(options.node), std::move(memory));
+  return std::make_unique<FarMedium>(NodeName(options.node), std::move(memory),
+                                     arena.growth_bytes);
 }
 
-FarMedium::FarMedium(std::string name, std::unique_ptr<HostArena> arena)
-    : name_(std::move(name)), arena_(std::move(arena)) {}
+absl::StatusOr<std::unique_ptr<FarMedium>> FarMedium::Reopen(
+    const FarOptions& options, KeptMedium kept, int64_t used_bytes) {
+  const int64_t growth = RoundDown(options.budget_bytes, kBlockBytes) -
+                         RoundUp(used_bytes, kBlockBytes);
+  if (used_bytes < 0 || growth < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(NodeName(options.node), ": ",
+                                                   used_bytes, " bytes of ",
+                                                   options.budget_bytes));
+  }
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<HostArena> memory,
+                           HostArena::Reopen({.size_bytes = used_bytes,
+                                              .growth_bytes = growth,
+                                              .huge_pages = options.huge_pages,
+                                              .numa_node = options.node,
+                                              .shared = true},
+                                             std::move(kept.file)));
+  // What it had grown by, and nothing lies in.
+  if (growth > 0) {
+    fallocate(memory->memory_file().get(),
+              FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(memory->bytes().size()), growth);
+  }
+  return std::make_unique<FarMedium>(NodeName(options.node), std::move(memory),
+                                     growth);
+}
+
+FarMedium::FarMedium(std::string name, std::unique_ptr<HostArena> arena,
+                     int64_t growth_bytes)
+    : name_(std::move(name)),
+      arena_(std::move(arena)),
+      begin_(arena_->bytes().data()),
+      size_bytes_(static_cast<int64_t>(arena_->bytes().size())),
+      most_bytes_(size_bytes_ + growth_bytes) {}
+
+absl::StatusOr<int64_t> FarMedium::Grow(const Growth& growth) {
+  int64_t bytes = growth.bytes;
+  absl::Status grown = arena_->Grow(bytes);
+  if (!grown.ok() && growth.least_bytes < bytes) {
+    bytes = growth.least_bytes;
+    grown = arena_->Grow(bytes);
+  }
+  if (!grown.ok()) {
+    return Reworded(
+        grown, absl::StrCat(name_, ": ", absl::string_view(grown.message())));
+  }
+  size_bytes_ += bytes;
+  return bytes;
+}
 
 absl::Status FarMedium::Read(int64_t offset, absl::Span<std::byte> to) {
   TERRACE_CHECK(offset >= 0 &&
                 offset <= size_bytes() - static_cast<int64_t>(to.size()));
   if (to.empty()) return absl::OkStatus();
-  std::memcpy(to.data(), arena_->bytes().data() + offset, to.size());
+  std::memcpy(to.data(), begin_ + offset, to.size());
   return absl::OkStatus();
 }
 
@@ -81,7 +133,23 @@ absl::Status FarMedium::Write(int64_t offset,
   TERRACE_CHECK(offset >= 0 &&
                 offset <= size_bytes() - static_cast<int64_t>(from.size()));
   if (from.empty()) return absl::OkStatus();
-  std::memcpy(arena_->bytes().data() + offset, from.data(), from.size());
+  std::memcpy(begin_ + offset, from.data(), from.size());
+  return absl::OkStatus();
+}
+
+FarMedium::~FarMedium() {
+  if (arena_ != nullptr) arena_->Empty();
+}
+
+std::optional<KeptMedium> FarMedium::Keep() const {
+  KeptMedium kept{.file = arena_->memory_file().Share()};
+  if (!kept.file.ok()) return std::nullopt;
+  return kept;
+}
+
+absl::Status FarMedium::Remove() {
+  arena_->Empty();
+  arena_ = nullptr;
   return absl::OkStatus();
 }
 

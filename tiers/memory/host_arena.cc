@@ -125,7 +125,8 @@ absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Reserve(
     const HostArenaOptions& options, int64_t available_bytes) {
   constexpr int64_t kGuardBytes = kBlockBytes;
   constexpr int64_t kSlackBytes = kHugePageBytes + 2 * kGuardBytes;
-  if (options.size_bytes <= 0 ||
+  const int64_t least = options.growth_bytes > 0 ? 0 : 1;
+  if (options.size_bytes < least ||
       options.size_bytes > INT64_MAX / 2 - kSlackBytes) {
     return absl::InvalidArgumentError(Arena(options.size_bytes));
   }
@@ -200,6 +201,8 @@ absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Reopen(
   arena->asked_node_ =
       options.numa_node >= 0 ? options.numa_node : options.preferred_node;
   TERRACE_RETURN_IF_ERROR(arena->Open(arena->bytes_));
+  // What comes later lies there, as what is there does.
+  arena->required_node_ = options.numa_node;
   if (arena->spill_.size_bytes > 0) TERRACE_RETURN_IF_ERROR(arena->MapSpill());
   return arena;
 }
@@ -306,6 +309,7 @@ absl::Status HostArena::Build(const HostArenaOptions& options) {
   required_node_ = options.numa_node;
   asked_node_ =
       options.numa_node >= 0 ? options.numa_node : options.preferred_node;
+  if (size == 0) return absl::OkStatus();
   TERRACE_RETURN_IF_ERROR(Commit(bytes_));
   if (options.huge_pages == HugePages::kRequired) {
     TERRACE_RETURN_IF_ERROR(RequireHugePages(bytes_));

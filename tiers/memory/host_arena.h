@@ -27,7 +27,7 @@
 namespace terrace {
 
 struct HostArenaOptions {
-  int64_t size_bytes = 0;    // rounded up to 4 KiB
+  int64_t size_bytes = 0;    // rounded up to 4 KiB; 0, of one that may grow
   int64_t growth_bytes = 0;  // that Grow may add: addresses, no memory yet
   HugePages huge_pages = HugePages::kPreferred;
   int numa_node = -1;  // all of it there, or refused; -1: see below

@@ -13,9 +13,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/io_fault.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "base/system/file_lock.h"
 #include "tiers/disk/given_file.h"
 #include "tiers/disk/job_directory.h"
 #include "tiers/disk/job_files.h"
@@ -126,6 +128,30 @@ class DirectoryPlace final : public PmemPlace {
     TERRACE_RETURN_IF_ERROR(place->MakeFile());
     return place;
   }
+  static absl::StatusOr<std::unique_ptr<PmemPlace>> Reopen(
+      const std::string& path, int64_t budget_bytes, KeptMedium kept,
+      int64_t used_bytes, absl::Time deadline) {
+    std::unique_ptr<DirectoryPlace> place(new DirectoryPlace(budget_bytes));
+    TERRACE_ASSIGN_OR_RETURN(
+        place->directory_,
+        JobDirectory::Reopen(path, kept.name, std::move(kept.file)));
+    Growing& growing = place->growing_;
+    growing.file = place->directory_->state_file();
+    place->opened_ =
+        OwnDescriptor::OpenAt(place->directory_->fd(), kJobStateName,
+                              O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    growing.fd = place->opened_.get();
+    if (growing.fd < 0) {
+      return ErrnoError(growing.file, "cannot be opened again", errno);
+    }
+    if (!LockWithin(growing.fd, deadline - SystemClock().Now())) {
+      return ErrnoError(growing.file, "the file cannot be locked", errno);
+    }
+    place->directory_->Own();
+    place->used_bytes_ = used_bytes;
+    TERRACE_RETURN_IF_ERROR(place->BeginEmpty().status());
+    return place;
+  }
   const std::string& file() const override { return growing_.file; }
   int fd() const override { return growing_.fd; }
   int64_t least_mapping_bytes() const override { return kBlockBytes; }
@@ -142,6 +168,48 @@ class DirectoryPlace final : public PmemPlace {
       bytes += more;
     }
     return PmemSpace{{0, bytes}, bytes};
+  }
+
+  // The file is as long as it may become, so that all of it can be mapped. It
+  // is held as long as anything of this process has it: who reopens it waits
+  // for that.
+  absl::StatusOr<PmemSpace> BeginEmpty() override {
+    const int64_t most = growing_.budget_bytes;
+    if (!TryLock(growing_.fd)) {
+      return ErrnoError(growing_.file, "the file cannot be locked", errno);
+    }
+    if (most > 0 && ftruncate(growing_.fd, used_bytes_) == 0 &&
+        ftruncate(growing_.fd, most) == 0) {
+      return PmemSpace{{0, most}, most};
+    }
+    return ErrnoError(growing_.file,
+                      absl::StrCat("cannot have ", most, " bytes"), errno);
+  }
+
+  absl::StatusOr<int64_t> Grow(const Growth& growth) override {
+    const int64_t left = growing_.budget_bytes - growth.offset;
+    if (growth.least_bytes > left) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(growing_.file, ": growth by ", growth.least_bytes,
+                       " bytes: ", left, " bytes of addresses are left"));
+    }
+    int64_t bytes = std::min(growth.bytes, left);
+    absl::Status status =
+        Lengthen(growing_, growth.offset, bytes, [] { return false; });
+    if (LacksRoom(status)) {
+      bytes = growth.least_bytes;
+      status = Lengthen(growing_, growth.offset, bytes,
+                        [this] { return directory_->MakeRoom(); });
+    }
+    TERRACE_RETURN_IF_ERROR(status);
+    return bytes;
+  }
+
+  std::optional<KeptMedium> Keep() const override {
+    KeptMedium kept{.name = directory_->name(),
+                    .file = directory_->lock().Share()};
+    if (!kept.file.ok()) return std::nullopt;
+    return kept;
   }
 
   absl::Status Remove() override {
@@ -182,7 +250,8 @@ class DirectoryPlace final : public PmemPlace {
 
   std::unique_ptr<JobDirectory> directory_;  // removes the file in the end
   OwnDescriptor opened_;
-  Growing growing_;  // with that descriptor
+  Growing growing_;         // with that descriptor
+  int64_t used_bytes_ = 0;  // that another process has left
 };
 
 class FilePlace final : public PmemPlace {
@@ -260,6 +329,22 @@ class DevicePlace final : public PmemPlace {
 };
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<PmemPlace>> PmemPlace::Reopen(
+    const std::string& place, int64_t budget_bytes, KeptMedium kept,
+    int64_t used_bytes, absl::Time deadline) {
+  return DirectoryPlace::Reopen(place, RoundDown(budget_bytes, kBlockBytes),
+                                std::move(kept), used_bytes, deadline);
+}
+
+absl::StatusOr<PmemSpace> PmemPlace::BeginEmpty() {
+  return absl::InvalidArgumentError(
+      absl::StrCat(file(), ": only a file of a directory grows"));
+}
+
+absl::StatusOr<int64_t> PmemPlace::Grow(const Growth& /*growth*/) {
+  return BeginEmpty().status();
+}
 
 absl::StatusOr<std::unique_ptr<PmemPlace>> PmemPlace::Open(
     const std::string& place, int64_t budget_bytes) {

@@ -115,5 +115,68 @@ TEST(FarMediumTest, WhatIsWrittenIsReadAtAnyOffset) {
       "internal error");
 }
 
+TEST(FarMediumTest, OneThatGrowsHasWhatItTook) {
+  FarMedium medium("node7",
+                   *HostArena::Create({.growth_bytes = 4 * kFarPage,
+                                       .huge_pages = HugePages::kOff}),
+                   4 * kFarPage);
+  EXPECT_EQ(medium.size_bytes(), 0);
+  EXPECT_EQ(medium.most_bytes(), 4 * kFarPage);
+  EXPECT_EQ(*medium.Grow({.least_bytes = kFarPage, .bytes = kFarPage}),
+            kFarPage);
+  EXPECT_EQ(medium.size_bytes(), kFarPage);
+  std::vector<std::byte> from(kFarPage, std::byte{7});
+  ASSERT_TRUE(medium.Write(0, from).ok());
+  // The least, where there is not all.
+  EXPECT_EQ(*medium.Grow({kFarPage, 2 * kFarPage, 8 * kFarPage}), 2 * kFarPage);
+  const absl::Status much =
+      medium.Grow({3 * kFarPage, 2 * kFarPage, 2 * kFarPage}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(much)) << much;
+  EXPECT_THAT(std::string(much.message()), HasSubstr("node7: "));
+  std::vector<std::byte> all(3 * kFarPage);
+  ASSERT_TRUE(medium.Read(0, absl::MakeSpan(all)).ok());
+  from.resize(all.size());
+  EXPECT_EQ(all, from);
+  EXPECT_TRUE(medium.Remove().ok());
+}
+
+// As a process that was killed leaves it.
+TEST(FarMediumTest, WhatAnotherProcessLeftIsAsItWas) {
+  HostArenaOptions options{.growth_bytes = 4 * kFarPage,
+                           .huge_pages = HugePages::kOff,
+                           .shared = true};
+  FarMedium left("node0", *HostArena::Create(options), 4 * kFarPage);
+  ASSERT_TRUE(left.Grow({0, 3 * kFarPage, 3 * kFarPage}).ok());
+  std::vector<std::byte> plain(3 * kFarPage, std::byte{5});
+  ASSERT_TRUE(left.Write(0, plain).ok());
+  const FarOptions far{.node = 0, .budget_bytes = 4 * kFarPage};
+  auto medium = FarMedium::Reopen(far, *left.Keep(), 2 * kFarPage);
+  ASSERT_TRUE(medium.ok()) << medium.status();
+  EXPECT_EQ((*medium)->size_bytes(), 2 * kFarPage);
+  std::vector<std::byte> all(2 * kFarPage);
+  ASSERT_TRUE((*medium)->Read(0, absl::MakeSpan(all)).ok());
+  EXPECT_EQ(all, std::vector<std::byte>(2 * kFarPage, std::byte{5}));
+  // What was in no use is gone, and nobody's when it comes again.
+  ASSERT_TRUE(
+      left.Read(2 * kFarPage, absl::MakeSpan(all).first(kFarPage)).ok());
+  EXPECT_EQ(all.front(), std::byte{0});
+  EXPECT_EQ(*(*medium)->Grow({2 * kFarPage, kFarPage, 2 * kFarPage}),
+            2 * kFarPage);
+  EXPECT_FALSE(FarMedium::Reopen({.node = 0, .budget_bytes = 8 * kFarPage},
+                                 *left.Keep(), kFarPage)
+                   .ok());
+  EXPECT_FALSE(FarMedium::Reopen(far, *left.Keep(), 5 * kFarPage).ok());
+  // It goes with its new owner.
+  medium->reset();
+  ASSERT_TRUE(left.Read(0, absl::MakeSpan(all)).ok());
+  EXPECT_EQ(all, std::vector<std::byte>(2 * kFarPage));
+}
+
+TEST(FarMediumTest, OneThatIsNotSharedIsNotKept) {
+  FarMedium medium("node0", *HostArena::Create({.growth_bytes = kFarPage}),
+                   kFarPage);
+  EXPECT_FALSE(medium.Keep().has_value());
+}
+
 }  // namespace
 }  // namespace terrace

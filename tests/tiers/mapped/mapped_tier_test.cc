@@ -1,14 +1,18 @@
 #include "tiers/mapped_tier.h"
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/io_fault.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/inline_executor.h"
+#include "tests/support/manual_clock.h"
 #include "tests/support/medium/tier_ids.h"
 #include "tests/tiers/event_log.h"
 
@@ -32,12 +36,25 @@ class NoBytes final : public Medium {
     return {};
   }
   absl::Status Remove() override { return remove_status; }
+  int64_t most_bytes() const override {
+    return std::max(most_bytes_, size_bytes_);
+  }
+  absl::StatusOr<int64_t> Grow(const Growth& growth) override {
+    asked.push_back(growth);
+    if (!grow_status.ok()) return grow_status;
+    size_bytes_ += growth.least_bytes;
+    return growth.least_bytes;
+  }
+  void GrowTo(int64_t most_bytes) { most_bytes_ = most_bytes; }
 
   absl::Status remove_status;
+  absl::Status grow_status;
+  std::vector<Growth> asked;
 
  private:
   const std::string name_ = "/mnt/pmem0/state";
-  const int64_t size_bytes_;
+  int64_t size_bytes_;
+  int64_t most_bytes_ = 0;
   const std::vector<Extent> bad_;
 };
 
@@ -49,9 +66,19 @@ class MappedTierTest : public testing::Test {
                        .spec = {kind, "/mnt/pmem0", 6 * kPage},
                        .medium = std::move(medium),
                        .background = &background_,
-                       .events = events_});
+                       .events = events_,
+                       .clock = &clock_,
+                       .patience = absl::Seconds(8)});
+  }
+  static bool Grows(const absl::StatusOr<std::optional<Reservation>>& asked) {
+    return asked.ok() && !asked->has_value();
+  }
+  GrowthAnswer Answer(MappedTier& tier) {
+    TERRACE_CHECK(background_.RunAll() == 1 && events_->grown.size() == 1);
+    return tier.OnGrown(std::exchange(events_->grown, {}).front());
   }
 
+  VirtualClock clock_;
   InlineExecutor background_;
   const std::shared_ptr<EventLog> events_ = std::make_shared<EventLog>();
 };
@@ -120,6 +147,83 @@ TEST_F(MappedTierTest, BadRangesAreNeverHandedOutAndDoNotCount) {
   taken.clear();
   EXPECT_EQ(tier.usage().used_bytes, 0);
   EXPECT_EQ(tier.usage().peak_bytes, 4 * kPage);
+}
+
+TEST_F(MappedTierTest, OneThatGrowsDoesSoInTheBackgroundAndIsAskedAgain) {
+  const auto medium = std::make_shared<NoBytes>(0);
+  medium->GrowTo(4 * kPage);
+  MappedTier tier = Make(medium);
+  EXPECT_EQ(tier.usage().capacity_bytes, 0);
+  EXPECT_TRUE(Grows(tier.Allocate(2 * kPage, true)));
+  EXPECT_TRUE(medium->asked.empty());                  // not in the call
+  EXPECT_TRUE(Grows(tier.Allocate(3 * kPage, true)));  // nor twice
+  EXPECT_TRUE(Answer(tier).status.ok());
+  ASSERT_EQ(medium->asked.size(), 1u);
+  EXPECT_EQ(medium->asked[0].offset, 0);
+  EXPECT_EQ(medium->asked[0].least_bytes, 2 * kPage);
+  EXPECT_EQ(medium->asked[0].bytes, 4 * kPage);  // and no more than it may
+  Reservation two = *std::move(*tier.Allocate(2 * kPage, true));
+  EXPECT_EQ(two.extent(), (Extent{0, 2 * kPage}));
+  EXPECT_TRUE(Grows(tier.Allocate(kPage, true)));
+  Answer(tier);
+  EXPECT_EQ(medium->asked[1].offset, 2 * kPage);
+  Reservation one = *std::move(*tier.Allocate(kPage, true));
+  EXPECT_EQ(one.extent(), (Extent{2 * kPage, kPage}));
+  const absl::Status full = tier.Allocate(2 * kPage, true).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_EQ(background_.RunAll(), 0);
+}
+
+TEST_F(MappedTierTest, ARefusedGrowthIsNotTriedAgainForWhatFitsElsewhere) {
+  const auto medium = std::make_shared<NoBytes>(0);
+  medium->GrowTo(4 * kPage);
+  medium->grow_status = absl::ResourceExhaustedError("EDQUOT");
+  MappedTier tier = Make(medium);
+  EXPECT_TRUE(Grows(tier.Allocate(kPage, /*must=*/false)));
+  const GrowthAnswer answer = Answer(tier);
+  EXPECT_EQ(answer.status, medium->grow_status);
+  EXPECT_FALSE(answer.must);
+  EXPECT_TRUE(absl::IsResourceExhausted(tier.Allocate(kPage, false).status()));
+  EXPECT_TRUE(Grows(tier.Allocate(kPage, true)));
+  EXPECT_TRUE(Answer(tier).must);
+  tier.ForgetRefusals();
+  EXPECT_TRUE(Grows(tier.Allocate(kPage, false)));
+  Answer(tier);
+}
+
+TEST_F(MappedTierTest, WhatDoesNotAnswerIsLate) {
+  const auto medium = std::make_shared<NoBytes>(0);
+  medium->GrowTo(kPage);
+  MappedTier tier = Make(medium);
+  EXPECT_TRUE(Grows(tier.Allocate(kPage, true)));
+  const absl::Time begin = clock_.Now();
+  absl::Status late;
+  while (late.ok() && clock_.Now() < begin + absl::Seconds(20)) {
+    clock_.JumpTo(tier.NextEvent());
+    late = tier.CheckGrowth(clock_.Now());
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_TRUE(tier.late());
+  EXPECT_TRUE(Answer(tier).late);
+  EXPECT_FALSE(tier.late());
+}
+
+// They are known once their bytes have come.
+TEST_F(MappedTierTest, BadRangesOfWhatItGrewByAreNotHandedOutEither) {
+  const auto medium =
+      std::make_shared<NoBytes>(kPage, std::vector<Extent>{{2 * kPage, 512}});
+  medium->GrowTo(4 * kPage);
+  MappedTier tier = Make(medium);
+  Reservation first = *std::move(*tier.Allocate(kPage, true));
+  EXPECT_TRUE(Grows(tier.Allocate(3 * kPage, true)));
+  Answer(tier);
+  EXPECT_EQ(tier.usage().capacity_bytes, 3 * kPage);
+  EXPECT_EQ(tier.usage().used_bytes, kPage);
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(tier.Allocate(2 * kPage, true).status()));
+  Reservation second = *std::move(*tier.Allocate(kPage, true));
+  Reservation third = *std::move(*tier.Allocate(kPage, true));
+  EXPECT_EQ(second.extent().offset + third.extent().offset, 4 * kPage);
 }
 
 TEST_F(MappedTierTest, ItsFileGoesInTheBackground) {
