@@ -1,12 +1,12 @@
 #include "daemon/jobs/charged_disk_file.h"
 
-#include <atomic>
 #include <cerrno>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/io_fault.h"
+#include "daemon/jobs/media/growth_charge.h"
 
 namespace terrace {
 namespace {
@@ -15,14 +15,8 @@ class ChargedDiskFile final : public DiskFile {
  public:
   ChargedDiskFile(std::unique_ptr<DiskFile> file,
                   std::unique_ptr<Charge> charge)
-      : file_(std::move(file)),
-        charge_(std::move(charge)),
-        charged_(file_->capacity_bytes()) {}
-  // The file goes first, and its bytes with it.
-  ~ChargedDiskFile() override {
-    file_.reset();
-    GiveAll();
-  }
+      : charge_(std::move(charge), file->capacity_bytes()),
+        file_(std::move(file)) {}
 
   absl::StatusOr<Extent> Allocate(int64_t size_bytes) override {
     return file_->Allocate(size_bytes);
@@ -34,26 +28,15 @@ class ChargedDiskFile final : public DiskFile {
   }
 
   absl::StatusOr<int64_t> Grow(const Growth& growth) override {
-    Growth asked = growth;
-    absl::Status charged = charge_->Take(asked.bytes);
-    if (!charged.ok() && asked.least_bytes < asked.bytes) {
-      asked.bytes = asked.least_bytes;
-      charged = charge_->Take(asked.bytes);
-    }
-    if (!charged.ok()) {
-      charge_->NoteRefused(charged);
-      const std::string& name = info().file;
-      return WithIoFault(
-          Reworded(charged, absl::StrCat(name, ": ",
-                                         absl::string_view(charged.message()),
-                                         " (EDQUOT)")),
-          {EDQUOT, name});
-    }
-    absl::StatusOr<int64_t> gained = file_->Grow(asked);
-    const int64_t kept = gained.ok() ? *gained : 0;
-    if (kept < asked.bytes) charge_->Give(asked.bytes - kept);
-    charged_ += kept;
-    return gained;
+    const absl::StatusOr<Growth> asked = charge_.Take(growth);
+    if (asked.ok()) return charge_.Keep(*asked, file_->Grow(*asked));
+    const std::string& name = info().file;
+    return WithIoFault(
+        Reworded(asked.status(),
+                 absl::StrCat(name, ": ",
+                              absl::string_view(asked.status().message()),
+                              " (EDQUOT)")),
+        {EDQUOT, name});
   }
   void AddSpace(int64_t size_bytes) override { file_->AddSpace(size_bytes); }
   int64_t growth_progress() const override { return file_->growth_progress(); }
@@ -69,19 +52,14 @@ class ChargedDiskFile final : public DiskFile {
 
   absl::Status Remove() override {
     absl::Status removed = file_->Remove();
-    if (removed.ok()) GiveAll();
+    if (removed.ok()) charge_.GiveAll();
     return removed;
   }
 
  private:
-  void GiveAll() {
-    const int64_t all = charged_.exchange(0);
-    if (all > 0) charge_->Give(all);
-  }
-
-  std::unique_ptr<DiskFile> file_;
-  const std::unique_ptr<Charge> charge_;
-  std::atomic<int64_t> charged_;
+  // The file goes first, and its bytes with it.
+  GrowthCharge charge_;
+  const std::unique_ptr<DiskFile> file_;
 };
 
 }  // namespace

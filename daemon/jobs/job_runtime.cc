@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "daemon/jobs/charged_disk_file.h"
 #include "daemon/jobs/image/other_process.h"
+#include "daemon/jobs/media/job_media.h"
 #include "daemon/wire/lending_patience.h"
 #include "runtime/local_parts.h"
 
@@ -61,6 +62,13 @@ class MemoryCharge final : public JobCharge {
   const JobName job_;
 };
 
+ChargeOf ChargesOf(const JobTiers& tiers, const JobName& job,
+                   const RefusalSink& on_refusal) {
+  return [=, &ledger = *tiers.ledger](const TierSpec& tier) {
+    return std::make_unique<JobCharge>(ledger, job, TierName(tier), on_refusal);
+  };
+}
+
 Options OptionsOf(const JobTiers& tiers, const Hello& hello,
                   const RuntimeLoops& loops) {
   Options options;
@@ -88,7 +96,7 @@ absl::StatusOr<std::unique_ptr<JobImage>> KeepImage(
   facts.asked = hello;
   facts.asked.growth_bytes = addresses.growth_bytes;
   facts.spill_bytes = addresses.spill_bytes;
-  std::vector<OwnDescriptor> locks;
+  JobImage::Kept kept{.memory = parts.arena->memory_file()};
   for (size_t i = 0; i < parts.paths.size(); ++i) {
     std::optional<KeptFile> file = parts.paths[i].file->Keep();
     if (!file.has_value()) {
@@ -96,12 +104,15 @@ absl::StatusOr<std::unique_ptr<JobImage>> KeepImage(
                                                  tiers.below[i].place,
                                                  " cannot be shared"));
     }
-    locks.push_back(std::move(file->lock));
+    kept.locks.push_back(std::move(file->lock));
     facts.disks.push_back({tiers.below[i].place, *std::move(file)});
   }
-  TERRACE_ASSIGN_OR_RETURN(
-      std::unique_ptr<JobImage> image,
-      JobImage::Make(*tiers.store, facts, parts.arena->memory_file(), locks));
+  TERRACE_ASSIGN_OR_RETURN(facts.mapped, KeepJobMedia(tiers, parts.mapped));
+  for (ImageFacts::Mapped& each : facts.mapped) {
+    kept.media.push_back(std::move(each.medium.file));
+  }
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<JobImage> image,
+                           JobImage::Make(*tiers.store, facts, kept));
   image->file().SetUsedBytes(static_cast<int64_t>(parts.arena->bytes().size()));
   return image;
 }
@@ -161,12 +172,14 @@ absl::StatusOr<JobRuntime> StartKept(const JobTiers& tiers, KeptJob kept,
   options.host_growth_bytes =
       RoundUp(facts.asked.growth_bytes, kBlockBytes) - later.growth;
   KeptParts parts_kept{std::move(kept.memory), std::move(kept.disks)};
+  std::vector<LocalMapped> mapped = MappedOf(tiers, kept);
   JobRuntime made;
   made.kept = std::move(kept.image);
   made.image = JobImage::Reopen(*tiers.store, std::move(kept));
   TERRACE_ASSIGN_OR_RETURN(
       LocalRuntimeParts parts,
       PartsOf(options, facts.spill_bytes, std::move(parts_kept)));
+  parts.mapped = std::move(mapped);
   return StartJobRuntime(tiers, facts.job, std::move(parts), std::move(made),
                          loops, on_refusal);
 }
@@ -202,8 +215,12 @@ absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
   Options options = OptionsOf(tiers, hello, loops);
   options.tiers.front().budget_bytes = hello.memory_bytes;
   options.host_growth_bytes = addresses.growth_bytes;
+  // First: what cannot be had is found before memory is populated.
+  TERRACE_ASSIGN_OR_RETURN(std::vector<LocalMapped> mapped,
+                           OpenJobMedia(tiers, whose.job));
   TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts,
                            PartsOf(options, addresses.spill_bytes));
+  parts.mapped = std::move(mapped);
   JobRuntime made;
   if (tiers.store != nullptr) {
     absl::StatusOr<std::unique_ptr<JobImage>> image =
@@ -223,6 +240,7 @@ absl::StatusOr<JobRuntime> MakeJobRuntime(const JobTiers& tiers,
         std::make_unique<JobCharge>(*tiers.ledger, whose.job,
                                     TierName(tiers.below[i]), on_refusal));
   }
+  ChargeMedia(parts.mapped, ChargesOf(tiers, whose.job, on_refusal));
   return StartJobRuntime(tiers, whose.job, std::move(parts), std::move(made),
                          loops, on_refusal);
 }
@@ -239,6 +257,7 @@ void ChargeKept(const JobTiers& tiers, KeptJob& kept,
         std::move(file), std::make_unique<JobCharge>(*tiers.ledger, facts.job,
                                                      tier, on_refusal));
   }
+  ChargeKeptMedia(tiers, kept, ChargesOf(tiers, facts.job, on_refusal));
 }
 
 void GiveKept(const JobTiers& tiers, const KeptJob& kept) {
@@ -262,9 +281,11 @@ absl::StatusOr<JobRuntime> MakeKeptRuntime(const JobTiers& tiers, KeptJob kept,
 }
 
 absl::StatusOr<std::unique_ptr<LocalRuntime>> StartDaemonRuntime(
-    Options options, const ChecksumPool& pool, RuntimeLoops& loops) {
+    Options options, std::vector<LocalMapped> mapped, const ChecksumPool& pool,
+    RuntimeLoops& loops) {
   options.thread_pool = pool.LendTo(loops.session());
   TERRACE_ASSIGN_OR_RETURN(LocalRuntimeParts parts, PartsOf(options));
+  parts.mapped = std::move(mapped);
   return loops.Start(std::move(parts));
 }
 

@@ -16,6 +16,7 @@
 #include "daemon/jobs/image/kept_job.h"
 #include "daemon/jobs/job_memory.h"
 #include "daemon/jobs/lending/room_waits.h"
+#include "daemon/jobs/media/medium_source.h"
 #include "daemon/jobs/runtime_loops.h"
 #include "daemon/jobs/tier_ledger.h"
 #include "daemon/links/job_links.h"
@@ -30,6 +31,9 @@ namespace terrace {
 struct JobTiers {
   TierSpec memory;              // with the host's budget
   std::vector<TierSpec> below;  // disks
+  // Far and persistent memory, from there; the faster ones first.
+  std::vector<TierSpec> mapped;
+  const MediumSource* media = nullptr;
   const ChecksumPool* pool = nullptr;
   TierLedger* ledger = nullptr;
   JobLinks* links = nullptr;
@@ -89,8 +93,10 @@ absl::StatusOr<JobRuntime> MakeKeptRuntime(const JobTiers& tiers, KeptJob kept,
                                            RuntimeLoops& loops,
                                            const RefusalSink& on_refusal);
 
-// The daemon's own, of any tiers. Errors are Runtime::Create's.
+// The daemon's own, of memory, disks and what is mapped. Errors are
+// Runtime::Create's.
 absl::StatusOr<std::unique_ptr<LocalRuntime>> StartDaemonRuntime(
-    Options options, const ChecksumPool& pool, RuntimeLoops& loops);
+    Options options, std::vector<LocalMapped> mapped, const ChecksumPool& pool,
+    RuntimeLoops& loops);
 
 }  // namespace terrace

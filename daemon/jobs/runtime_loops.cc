@@ -12,16 +12,19 @@ absl::StatusOr<std::unique_ptr<LocalRuntime>> RuntimeLoops::Start(
   mover_ =
       table_->Add({.kind = "mover", .process = process_, .session = session_});
   parts.heartbeat = mover_.shared_heartbeat();
+  const auto watched = [this] {
+    std::unique_ptr<Executor> thread = MakeBackgroundThread();
+    const auto number = static_cast<int>(background_.size());
+    background_.push_back(
+        {table_->Add({"files", process_, number, session_}), thread.get()});
+    return thread;
+  };
   try {
-    for (LocalPath& path : parts.paths) {
-      path.background = MakeBackgroundThread();
-      const auto number = static_cast<int>(background_.size());
-      background_.push_back({table_->Add({"files", process_, number, session_}),
-                             path.background.get()});
-    }
+    for (LocalPath& path : parts.paths) path.background = watched();
+    for (LocalMapped& each : parts.mapped) each.background = watched();
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("cannot start a disk's thread: ", error.what()));
+        absl::StrCat("cannot start a tier's thread: ", error.what()));
   }
   return LocalRuntime::Start(std::move(parts));
 }

@@ -1,5 +1,5 @@
 // The loops of one runtime's threads, so that a daemon knows whether they turn:
-// its mover, and a background thread for each disk.
+// its mover, and a background thread for each tier below memory: disks first.
 //
 // It belongs to the thread that the runtime does, which asks them in turn.
 #pragma once

@@ -36,6 +36,15 @@ absl::StatusOr<std::string> SocketOf(const DaemonOptions& options,
       "or write socket = \"PATH\" in the configuration");
 }
 
+// Those of memory, the first one first.
+std::vector<TierSpec> MemoriesOf(const DaemonConfig& config) {
+  std::vector<TierSpec> memories;
+  for (const TierSpec& each : config.TierSpecs()) {
+    if (each.kind == TierKind::kDram) memories.push_back(each);
+  }
+  return memories;
+}
+
 std::string FaultOf(const std::shared_ptr<const Holdings::Report>& report,
                     const std::string& tier) {
   if (report == nullptr) return "";
@@ -48,14 +57,17 @@ std::string FaultOf(const std::shared_ptr<const Holdings::Report>& report,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
-    const DaemonOptions& options, ServiceManager manager, Log* log,
+    DaemonOptions options, ServiceManager manager, Log* log,
     std::shared_ptr<LoopTable> loops) {
   TERRACE_ASSIGN_OR_RETURN(DaemonConfig config,
                            ReadDaemonConfig(options.config_file));
   TERRACE_ASSIGN_OR_RETURN(UserTable users, UserTable::Make(config));
   log->SetLevel(config.service.log);
+  if (options.media == nullptr) {
+    options.media = MakeHostMedia(MemoriesOf(config).front());
+  }
   std::unique_ptr<Daemon> daemon(
-      new Daemon(options, std::move(config), std::move(users),
+      new Daemon(std::move(options), std::move(config), std::move(users),
                  std::move(manager), log, std::move(loops)));
   TERRACE_ASSIGN_OR_RETURN(daemon->pool_,
                            ChecksumPool::Create(*daemon->loops_));
@@ -65,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
           daemon->config_,
           {.users = &daemon->users_,
            .pool = daemon->pool_.get(),
+           .media = daemon->options_.media.get(),
            .store = daemon->manager_.keeps() ? &daemon->manager_ : nullptr,
            .loops = daemon->loops_,
            .pages = daemon->pages_}));
@@ -78,8 +91,18 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
   daemon->OpenKept();
   TERRACE_ASSIGN_OR_RETURN(
       daemon->holdings_,
-      Holdings::Open(daemon->config_, *daemon->pool_, daemon->loops_,
+      Holdings::Open(daemon->config_,
+                     {.pool = *daemon->pool_,
+                      .media = *daemon->options_.media,
+                      .ledger = daemon->jobs_->ledger(),
+                      .loops = daemon->loops_},
                      [made = daemon.get()] { made->TellLoops(); }));
+  std::vector<TierSpec> idle = MemoriesOf(daemon->config_);
+  idle.erase(idle.begin());
+  for (const TierSpec& each : idle) {
+    log->Warn(absl::StrCat("tier '", TierText(each),
+                           "' is no job's: jobs have the first memory"));
+  }
   return daemon;
 }
 

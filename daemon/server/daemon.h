@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "daemon/config/daemon_config.h"
 #include "daemon/jobs/checksum_pool.h"
+#include "daemon/jobs/media/medium_source.h"
 #include "daemon/log/log.h"
 #include "daemon/metrics/metrics_board.h"
 #include "daemon/metrics/metrics_report.h"
@@ -40,6 +41,9 @@ struct DaemonOptions {
   std::string config_file;
   std::string socket;  // instead of the configuration's; "": as that has it
   std::string default_socket;  // where neither says one; "": there is none
+  // Of far and persistent memory; null: the host's. A test has one of what its
+  // machine lacks.
+  std::shared_ptr<const MediumSource> media;
 };
 
 class Daemon {
@@ -52,7 +56,7 @@ class Daemon {
   // PacketListener and of Holdings::Open. `log` outlives the daemon; `loops`
   // are where it is watched.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(
-      const DaemonOptions& options, ServiceManager manager, Log* log,
+      DaemonOptions options, ServiceManager manager, Log* log,
       std::shared_ptr<LoopTable> loops);
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "base/threads/own_thread.h"
 #include "daemon/jobs/job_runtime.h"
+#include "daemon/jobs/media/job_media.h"
 #include "terrace/machine.h"
 
 namespace terrace {
@@ -20,11 +21,15 @@ namespace {
 
 constexpr int64_t kOwnMemoryBytes = 1 << 20;
 
-// That all jobs together could have it, as far as the host can say now.
-absl::Status CheckMemory(const std::vector<TierSpec>& tiers) {
+// That all jobs together could have it, beside what they have already, as far
+// as the host can say now.
+absl::Status CheckMemory(const std::vector<TierSpec>& tiers,
+                         const TierLedger& ledger) {
   int64_t all = 0;
   for (const TierSpec& each : tiers) {
-    if (each.kind == TierKind::kDram) all += each.budget_bytes;
+    if (each.kind != TierKind::kDram && each.kind != TierKind::kFar) continue;
+    const int64_t used = ledger.UsedOf(TierName(each));
+    all += std::max<int64_t>(each.budget_bytes - used, 0);
   }
   const int64_t available = AvailableMemoryBytes();
   if (all <= available) return absl::OkStatus();
@@ -33,41 +38,49 @@ absl::Status CheckMemory(const std::vector<TierSpec>& tiers) {
                    " bytes of memory are available to this process"));
 }
 
-absl::Status CheckDirectory(const TierSpec& disk) {
+absl::Status CheckDirectory(const TierSpec& tier) {
   struct stat found = {};
   const bool is_other =
-      stat(disk.place.c_str(), &found) == 0 && !S_ISDIR(found.st_mode);
+      stat(tier.place.c_str(), &found) == 0 && !S_ISDIR(found.st_mode);
   if (!is_other) return absl::OkStatus();
   return absl::UnimplementedError(
-      absl::StrCat("tier '", TierText(disk),
+      absl::StrCat("tier '", TierText(tier),
                    "': a file or device is one job's; jobs share a directory"));
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Holdings>> Holdings::Open(
-    const DaemonConfig& config, const ChecksumPool& pool,
-    std::shared_ptr<LoopTable> loops, std::function<void()> tell) {
+    const DaemonConfig& config, Parts parts, std::function<void()> tell) {
+  const std::vector<TierSpec> tiers = config.TierSpecs();
+  TERRACE_RETURN_IF_ERROR(CheckMemory(tiers, parts.ledger));
   Options options;
-  options.tiers = config.TierSpecs();
-  TERRACE_RETURN_IF_ERROR(CheckMemory(options.tiers));
+  std::vector<TierSpec> mapped;
   std::vector<PathLock> locks;
-  for (TierSpec& each : options.tiers) {
-    if (each.kind == TierKind::kDisk) {
+  for (const TierSpec& each : tiers) {
+    if (each.kind == TierKind::kDisk || each.kind == TierKind::kPmem) {
       TERRACE_RETURN_IF_ERROR(CheckDirectory(each));
       TERRACE_ASSIGN_OR_RETURN(PathLock lock, PathLock::Take(each.place));
       locks.push_back(std::move(lock));
-    } else if (each.kind == TierKind::kDram) {
-      each.budget_bytes = std::min(each.budget_bytes, kOwnMemoryBytes);
     }
+    const bool is_mapped =
+        each.kind == TierKind::kFar || each.kind == TierKind::kPmem;
+    (is_mapped ? mapped : options.tiers).push_back(each);
+    if (each.kind != TierKind::kDram) continue;
+    int64_t& budget = options.tiers.back().budget_bytes;
+    budget = std::min(budget, kOwnMemoryBytes);
   }
-  RuntimeLoops own(loops, /*process=*/0, /*session=*/0);
-  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<LocalRuntime> runtime,
-                           StartDaemonRuntime(std::move(options), pool, own));
+  RuntimeLoops own(parts.loops, /*process=*/0, /*session=*/0);
+  TERRACE_ASSIGN_OR_RETURN(std::vector<LocalMapped> media,
+                           OpenOwnMedia(parts.media, mapped, parts.ledger));
+  TERRACE_ASSIGN_OR_RETURN(
+      std::unique_ptr<LocalRuntime> runtime,
+      StartDaemonRuntime(std::move(options), std::move(media), parts.pool,
+                         own));
   try {
-    return std::unique_ptr<Holdings>(
-        new Holdings(std::move(locks), std::move(own), loops->Add({"asker"}),
-                     std::move(tell), std::move(runtime)));
+    return std::unique_ptr<Holdings>(new Holdings(
+        std::move(locks), std::move(own), parts.loops->Add({"asker"}),
+        std::move(tell), std::move(runtime)));
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start the daemon's watch: ", error.what()));

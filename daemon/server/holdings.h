@@ -1,7 +1,7 @@
 // What the daemon owns of its host from its start: the directories of its
-// disks, which no other daemon has, and a Runtime over all tiers of the
+// tiers, which no other daemon has, and a Runtime over all tiers of the
 // configuration, with a little of each memory, so that what cannot be had is
-// found then, and what killed jobs left on disks goes. Jobs have runtimes of
+// found then, and what killed jobs left there goes. Jobs have runtimes of
 // their own. A thread asks this Runtime how it is: how old the last answer is
 // says whether the Runtime's mover turns.
 //
@@ -20,7 +20,9 @@
 #include "base/mutex.h"
 #include "daemon/config/daemon_config.h"
 #include "daemon/jobs/checksum_pool.h"
+#include "daemon/jobs/media/medium_source.h"
 #include "daemon/jobs/runtime_loops.h"
+#include "daemon/jobs/tier_ledger.h"
 #include "daemon/links/path_lock.h"
 #include "daemon/watch/loop_table.h"
 #include "terrace/runtime.h"
@@ -37,14 +39,22 @@ class Holdings {
     Stats stats;
   };
 
+  // What it is made with, and outlived by.
+  struct Parts {
+    const ChecksumPool& pool;
+    const MediumSource& media;
+    const TierLedger& ledger;
+    std::shared_ptr<LoopTable> loops;
+  };
+
   // Errors are those of Runtime::Create, which name the tier;
   // ResourceExhausted: the host has no such memory, or there is no thread to be
   // had; Unavailable: another daemon has a directory; Unimplemented: a path
-  // that is no directory, which jobs could share. The loops are watched from
-  // then on; `tell` is called in each turn of the thread.
+  // that is no directory, which jobs could share. What jobs have already stands
+  // in the ledger. The loops are watched from then on; `tell` is called in each
+  // turn of the thread.
   static absl::StatusOr<std::unique_ptr<Holdings>> Open(
-      const DaemonConfig& config, const ChecksumPool& pool,
-      std::shared_ptr<LoopTable> loops, std::function<void()> tell);
+      const DaemonConfig& config, Parts parts, std::function<void()> tell);
   // Ends the Runtime as its destructor does, if it is not closed.
   ~Holdings();
   Holdings(const Holdings&) = delete;

@@ -11,6 +11,7 @@
 #include "base/text/utf8.h"
 #include "daemon/config/user_names.h"
 #include "daemon/jobs/image/other_process.h"
+#include "daemon/jobs/media/job_media.h"
 #include "daemon/wire/lending_patience.h"
 #include "terrace/version.h"
 #include "tiers/memory/host_arena.h"
@@ -25,7 +26,7 @@ constexpr int64_t kRequests = 1 << 20;
 // Half of an address space.
 constexpr int64_t kMostAddressBytes = int64_t{1} << 46;
 
-// The first memory, and the directories of disks, are what jobs have.
+// All but a further memory.
 JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
                   JobLinks* links, const JobTable::Parts& parts) {
   JobTiers tiers;
@@ -33,10 +34,13 @@ JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
   tiers.ledger = ledger;
   tiers.links = links;
   tiers.pool = parts.pool;
+  tiers.media = parts.media;
   bool has_memory = false;
   for (const TierSpec& each : config.TierSpecs()) {
     if (each.kind == TierKind::kDisk) {
       tiers.below.push_back(each);
+    } else if (each.kind == TierKind::kFar || each.kind == TierKind::kPmem) {
+      tiers.mapped.push_back(each);
     } else if (each.kind == TierKind::kDram && !has_memory) {
       tiers.memory = each;
       has_memory = true;
@@ -66,7 +70,8 @@ absl::Status OfJob(const JobName& name, const absl::Status& why) {
 int64_t AddressBytesOf(const JobTiers& tiers, const JobName& name,
                        const Hello& hello) {
   const JobAddresses more = AddressesOf(tiers, name, hello);
-  return MemoryBytesOf(hello) + more.growth_bytes + more.spill_bytes;
+  return MemoryBytesOf(hello) + more.growth_bytes + more.spill_bytes +
+         MediaAddressBytes(tiers, name);
 }
 
 absl::Status AwaitMemory(const JobTiers& tiers, const JobName& name,
@@ -80,8 +85,8 @@ absl::Status AwaitMemory(const JobTiers& tiers, const JobName& name,
 absl::Status CheckAddresses(int64_t bytes, int64_t used) {
   if (bytes <= kMostAddressBytes - used) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "addresses of ", bytes, " bytes for the memory, its growth and what ",
-      "spills over: all of this host's jobs together have ", used,
+      "addresses of ", bytes, " bytes for the memory, its growth, what spills ",
+      "over and what is far: all of this host's jobs together have ", used,
       ", and the limit is ", kMostAddressBytes));
 }
 

@@ -54,6 +54,7 @@ class JobTable {
   struct Parts {
     UserTable* users = nullptr;  // connections end there
     const ChecksumPool* pool = nullptr;
+    const MediumSource* media = nullptr;
     DescriptorStore* store = nullptr;
     std::shared_ptr<LoopTable> loops;
     std::shared_ptr<LoopPages> pages;

@@ -29,6 +29,9 @@ KeptJobs::~KeptJobs() {
     for (std::unique_ptr<DiskFile>& disk : each.job.disks) {
       static_cast<void>(disk.release());
     }
+    for (std::unique_ptr<Medium>& medium : each.job.media) {
+      static_cast<void>(medium.release());
+    }
   }
 }
 
@@ -46,9 +49,9 @@ std::vector<absl::Status> KeptJobs::Open(
       names.push_back(name);
       own.emplace(name, std::move(file));
     }
-    absl::StatusOr<KeptJob> job =
-        OpenKeptJob(key, std::move(own), tiers_.below,
-                    std::max(deadline, SystemClock().Now() + kLeastPatience));
+    absl::StatusOr<KeptJob> job = OpenKeptJob(
+        key, std::move(own), {tiers_.below, tiers_.mapped, tiers_.media},
+        std::max(deadline, SystemClock().Now() + kLeastPatience));
     if (!job.ok()) {
       Drop(names);
       lost.push_back(job.status());
@@ -71,13 +74,6 @@ void KeptJobs::Add(KeptJob job) {
   jobs_.emplace(key,
                 Kept{.job = std::move(job),
                      .until = SystemClock().Now() + patience + kMorePatience});
-}
-
-std::vector<std::string> KeptJobs::NamesOf(const KeptJob& job) {
-  std::vector<std::string> names = {ImageName(job.key), MemoryName(job.key)};
-  const size_t disks = job.file.facts().disks.size();
-  for (size_t i = 0; i < disks; ++i) names.push_back(LockName(job.key, i));
-  return names;
 }
 
 void KeptJobs::Drop(const std::vector<std::string>& names) const {
@@ -147,9 +143,14 @@ void KeptJobs::Sweep() {
 
 void KeptJobs::EndDisks(Kept& kept) {
   kept.is_over = true;
-  Drop(NamesOf(kept.job));
+  Drop(NamesOf(kept.job.key, kept.job.file.facts()));
   Run([disks = std::make_shared<std::vector<std::unique_ptr<DiskFile>>>(
-           std::move(kept.job.disks))] { disks->clear(); });
+           std::move(kept.job.disks)),
+       media = std::make_shared<std::vector<std::unique_ptr<Medium>>>(
+           std::move(kept.job.media))] {
+    disks->clear();
+    media->clear();
+  });
 }
 
 void KeptJobs::Run(const std::function<void()>& give) {
@@ -161,12 +162,13 @@ void KeptJobs::Run(const std::function<void()>& give) {
 }
 
 void KeptJobs::GiveBack(KeptJob job) {
-  Drop(NamesOf(job));
+  Drop(NamesOf(job.key, job.file.facts()));
   auto owned = std::make_shared<KeptJob>(std::move(job));
   Run([owned, &tiers = tiers_] {
     HostArena::EmptyMemoryFile(owned->memory);
     GiveKept(tiers, *owned);
     owned->disks.clear();
+    owned->media.clear();
   });
 }
 

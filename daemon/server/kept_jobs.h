@@ -73,7 +73,6 @@ class KeptJobs {
   Jobs::const_iterator Find(const JobToken& token) const;
   void Add(KeptJob job);
   void Drop(const std::vector<std::string>& names) const;
-  static std::vector<std::string> NamesOf(const KeptJob& job);
   void GiveBack(KeptJob job);
   void EndDisks(Kept& kept);
   void Run(const std::function<void()>& give);

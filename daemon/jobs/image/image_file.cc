@@ -64,20 +64,29 @@ absl::StatusOr<ImageFile> ImageFile::Make(const ImageFacts& facts) {
   header.patience_ms = facts.asked.patience_ms;
   header.spill_bytes = facts.spill_bytes;
   header.used_bytes = facts.asked.memory_bytes;
-  bool has_room = facts.disks.size() <= ImageHeader::kMostDisks &&
+  bool has_room = facts.disks.size() <= ImageTiers::kMostDisks &&
                   Put(kVersion, &header.version) &&
                   Put(facts.job.job, &header.job);
   for (const ImageFacts::Disk& each : facts.disks) {
     if (!has_room) break;
-    ImageDisk& disk = header.disk[header.disks++];
+    ImageDisk& disk = header.tiers.disk[header.tiers.disks++];
     has_room = Put(each.place, &disk.place) && Put(each.file.name, &disk.name);
     disk.alignment = each.file.alignment;
     disk.seal_id = each.file.seal_id;
     disk.direct_io = each.file.direct_io ? 1 : 0;
   }
+  has_room = has_room && facts.mapped.size() <= ImageTiers::kMostMedia;
+  for (const ImageFacts::Mapped& each : facts.mapped) {
+    if (!has_room) break;
+    ImageMedium& medium = header.tiers.medium[header.tiers.media++];
+    has_room =
+        Put(each.tier, &medium.tier) && Put(each.medium.name, &medium.name);
+    medium.most_bytes = each.most_bytes;
+    medium.seal_id = each.medium.seal_id;
+  }
   if (!has_room) {
     return absl::InvalidArgumentError(
-        "a job's image has no room for the names of its disks");
+        "a job's image has no room for the names of its tiers");
   }
   header.magic = kImageMagic;
   return file;
@@ -97,7 +106,8 @@ absl::StatusOr<ImageFile> ImageFile::Reopen(OwnDescriptor file) {
         "a job's image is of version ", absl::CEscape(Text(header.version)),
         ", and this is ", kVersion));
   }
-  const bool is_whole = header.disks <= ImageHeader::kMostDisks &&
+  const bool is_whole = header.tiers.disks <= ImageTiers::kMostDisks &&
+                        header.tiers.media <= ImageTiers::kMostMedia &&
                         header.entries <= kImageEntries &&
                         header.is_incomplete == 0;
   if (is_whole) return image;
@@ -129,14 +139,22 @@ ImageFacts ImageFile::facts() const {
   facts.asked.prefetch = header.prefetch != 0;
   facts.asked.patience_ms = header.patience_ms;
   facts.spill_bytes = header.spill_bytes;
-  for (size_t i = 0; i < header.disks; ++i) {
-    const ImageDisk& disk = header.disk[i];
+  for (size_t i = 0; i < header.tiers.disks; ++i) {
+    const ImageDisk& disk = header.tiers.disk[i];
     ImageFacts::Disk& each = facts.disks.emplace_back();
     each.place = Text(disk.place);
     each.file.name = Text(disk.name);
     each.file.alignment = disk.alignment;
     each.file.seal_id = disk.seal_id;
     each.file.direct_io = disk.direct_io != 0;
+  }
+  for (size_t i = 0; i < header.tiers.media; ++i) {
+    const ImageMedium& medium = header.tiers.medium[i];
+    ImageFacts::Mapped& each = facts.mapped.emplace_back();
+    each.tier = Text(medium.tier);
+    each.most_bytes = medium.most_bytes;
+    each.medium.name = Text(medium.name);
+    each.medium.seal_id = medium.seal_id;
   }
   return facts;
 }

@@ -19,6 +19,7 @@
 #include "daemon/jobs/tier_ledger.h"
 #include "daemon/wire/job_messages.h"
 #include "tiers/disk/kept_file.h"
+#include "tiers/medium.h"
 
 namespace terrace {
 
@@ -28,6 +29,11 @@ struct ImageFacts {
     std::string place;  // of the configuration
     KeptFile file;      // without its lock
   };
+  struct Mapped {
+    std::string tier;  // its name, of the configuration
+    int64_t most_bytes = 0;
+    KeptMedium medium;  // without its descriptor
+  };
 
   JobName job;
   int64_t process = 0;
@@ -35,6 +41,7 @@ struct ImageFacts {
   Hello asked;
   int64_t spill_bytes = 0;  // addresses
   std::vector<Disk> disks;
+  std::vector<Mapped> mapped;
 };
 
 class ImageFile {

@@ -17,7 +17,7 @@
 
 namespace terrace {
 
-inline constexpr uint64_t kImageMagic = 0x31656761496d7254;  // "TrImage1"
+inline constexpr uint64_t kImageMagic = 0x32656761496d7254;  // "TrImage2"
 
 // A disk's file, as KeptFile has it.
 struct ImageDisk {
@@ -28,6 +28,25 @@ struct ImageDisk {
   uint64_t direct_io = 0;
 };
 
+// Far or persistent memory, as KeptMedium has it.
+struct ImageMedium {
+  std::array<char, 1024> tier;  // its name, of the configuration
+  std::array<char, 120> name;
+  int64_t most_bytes = 0;  // addresses
+  uint64_t seal_id = 0;
+};
+
+// What is below memory.
+struct ImageTiers {
+  static constexpr size_t kMostDisks = 16;
+  static constexpr size_t kMostMedia = 8;
+
+  uint64_t disks = 0;
+  std::array<ImageDisk, kMostDisks> disk;
+  uint64_t media = 0;
+  std::array<ImageMedium, kMostMedia> medium;
+};
+
 // What was given never comes again.
 struct NextNumbers {
   std::atomic<int64_t> tensor = 0;
@@ -36,8 +55,6 @@ struct NextNumbers {
 };
 
 struct ImageHeader {
-  static constexpr size_t kMostDisks = 16;
-
   uint64_t magic = 0;
   std::array<char, 32> version;
   // Whose it is.
@@ -54,8 +71,7 @@ struct ImageHeader {
   // What it has.
   int64_t spill_bytes = 0;              // addresses
   std::atomic<int64_t> used_bytes = 0;  // of memory, with what it grew by
-  uint64_t disks = 0;
-  std::array<ImageDisk, kMostDisks> disk;
+  ImageTiers tiers;
   // Either serves: the second was not told yet, perhaps.
   std::array<JobToken, 2> tokens;
   NextNumbers next;

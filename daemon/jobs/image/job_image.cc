@@ -20,18 +20,20 @@ std::string NewKey() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobImage>> JobImage::Make(
-    DescriptorStore& store, const ImageFacts& facts,
-    const OwnDescriptor& memory, const std::vector<OwnDescriptor>& locks) {
+    DescriptorStore& store, const ImageFacts& facts, const Kept& kept) {
   TERRACE_ASSIGN_OR_RETURN(ImageFile file, ImageFile::Make(facts));
   const std::string key = NewKey();
   std::unique_ptr<JobImage> image(
-      new JobImage(store, key, locks.size(), std::move(file), JobToken{}));
-  // The image last: without it the rest is nobody's.
+      new JobImage(store, key, std::move(file), JobToken{}));
   bool is_kept = !key.empty() && image->token() != JobToken{} &&
-                 store.Keep(MemoryName(key), memory);
-  for (size_t i = 0; i < locks.size(); ++i) {
-    is_kept = is_kept && store.Keep(LockName(key, i), locks[i]);
+                 store.Keep(MemoryName(key), kept.memory);
+  for (size_t i = 0; i < kept.locks.size(); ++i) {
+    is_kept = is_kept && store.Keep(LockName(key, i), kept.locks[i]);
   }
+  for (size_t i = 0; i < kept.media.size(); ++i) {
+    is_kept = is_kept && store.Keep(MediumName(key, i), kept.media[i]);
+  }
+  // The image last: without it the rest is nobody's.
   is_kept = is_kept && store.Keep(ImageName(key), image->file().file());
   if (is_kept) return image;
   return absl::UnavailableError("nobody keeps descriptors of a job");
@@ -39,24 +41,21 @@ absl::StatusOr<std::unique_ptr<JobImage>> JobImage::Make(
 
 std::unique_ptr<JobImage> JobImage::Reopen(DescriptorStore& store,
                                            KeptJob job) {
-  const size_t disks = job.file.facts().disks.size();
-  return std::unique_ptr<JobImage>(new JobImage(
-      store, std::move(job.key), disks, std::move(job.file), job.token));
+  return std::unique_ptr<JobImage>(
+      new JobImage(store, std::move(job.key), std::move(job.file), job.token));
 }
 
-JobImage::JobImage(DescriptorStore& store, std::string key, size_t disks,
-                   ImageFile file, const JobToken& accepted)
+JobImage::JobImage(DescriptorStore& store, std::string key, ImageFile file,
+                   const JobToken& accepted)
     : store_(store),
-      key_(std::move(key)),
-      disks_(disks),
+      names_(NamesOf(key, file.facts())),
       file_(std::move(file)),
       writer_(file_),
       token_(file_.MakeToken(accepted)) {}
 
+// The image first: without it the rest is nobody's.
 JobImage::~JobImage() {
-  store_.Drop(ImageName(key_));
-  store_.Drop(MemoryName(key_));
-  for (size_t i = 0; i < disks_; ++i) store_.Drop(LockName(key_, i));
+  for (const std::string& each : names_) store_.Drop(each);
 }
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
 // That another daemon may go on with a job's runtime once this one has gone:
-// the runtime's image, and descriptors of it, of the memory and of the files'
+// the runtime's image, and descriptors of it, of its memories and of its files'
 // locks, are kept elsewhere as long as this lives.
 //
 // The keeper is the mover's; the rest belongs to the session's thread.
@@ -21,11 +21,16 @@ namespace terrace {
 
 class JobImage {
  public:
-  // `store` outlives it; `locks`: one a disk. Unavailable: the store keeps
-  // nothing; errors of ImageFile::Make.
-  static absl::StatusOr<std::unique_ptr<JobImage>> Make(
-      DescriptorStore& store, const ImageFacts& facts,
-      const OwnDescriptor& memory, const std::vector<OwnDescriptor>& locks);
+  struct Kept {
+    const OwnDescriptor& memory;
+    std::vector<OwnDescriptor> locks;  // one a disk
+    std::vector<OwnDescriptor> media;  // one a mapped tier
+  };
+  // `store` outlives it. Unavailable: the store keeps nothing; errors of
+  // ImageFile::Make.
+  static absl::StatusOr<std::unique_ptr<JobImage>> Make(DescriptorStore& store,
+                                                        const ImageFacts& facts,
+                                                        const Kept& kept);
   // Of what is kept there already; the job's memory and disks are another's.
   static std::unique_ptr<JobImage> Reopen(DescriptorStore& store, KeptJob job);
   ~JobImage();
@@ -39,12 +44,11 @@ class JobImage {
   const JobToken& token() const { return token_; }
 
  private:
-  JobImage(DescriptorStore& store, std::string key, size_t disks,
-           ImageFile file, const JobToken& accepted);
+  JobImage(DescriptorStore& store, std::string key, ImageFile file,
+           const JobToken& accepted);
 
   DescriptorStore& store_;
-  const std::string key_;
-  const size_t disks_;
+  const std::vector<std::string> names_;  // in the store
   ImageFile file_;
   ImageWriter writer_;
   const JobToken token_;

@@ -1,5 +1,6 @@
 #include "daemon/jobs/image/kept_job.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -31,16 +32,57 @@ absl::StatusOr<OwnDescriptor> OpenProcessOf(const ImageFacts& facts) {
                                           JobText(facts.job), " has gone"));
 }
 
-absl::Status CheckDisks(const ImageFacts& facts,
-                        const std::vector<TierSpec>& disks) {
-  bool is_same = facts.disks.size() == disks.size();
-  for (size_t i = 0; is_same && i < disks.size(); ++i) {
-    is_same = facts.disks[i].place == disks[i].place;
+absl::Status CheckTiers(const ImageFacts& facts, const KeptTiers& tiers) {
+  bool is_same = facts.disks.size() == tiers.disks.size() &&
+                 facts.mapped.size() == tiers.mapped.size();
+  for (size_t i = 0; is_same && i < facts.disks.size(); ++i) {
+    is_same = facts.disks[i].place == tiers.disks[i].place;
+  }
+  for (size_t i = 0; is_same && i < facts.mapped.size(); ++i) {
+    is_same = facts.mapped[i].tier == TierName(tiers.mapped[i]);
   }
   if (is_same) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("the configuration has other disks than ",
+      absl::StrCat("the configuration has other tiers than ",
                    JobText(facts.job), " rests on"));
+}
+
+// How far a mapped tier is in use: its last place's end. What it had grown by
+// beyond that holds nothing.
+int64_t UsedBytesOf(const RuntimeImage& image, TierId tier) {
+  int64_t used = 0;
+  for (const TensorImage& each : image.tensors) {
+    if (each.below.tier == tier) {
+      used = std::max(used, each.below.extent.end());
+    }
+  }
+  return used;
+}
+
+// Each is numbered among its kind, as a runtime does.
+absl::StatusOr<std::vector<std::unique_ptr<Medium>>> OpenMedia(
+    const std::string& key, std::map<std::string, OwnDescriptor>* files,
+    ImageFacts& facts, const RuntimeImage& image, const KeptTiers& tiers,
+    absl::Time deadline) {
+  std::vector<std::unique_ptr<Medium>> opened;
+  std::map<TierKind, int> numbers;
+  for (size_t i = 0; i < facts.mapped.size(); ++i) {
+    ImageFacts::Mapped& each = facts.mapped[i];
+    each.medium.file = Take(files, MediumName(key, i));
+    TierSpec tier = tiers.mapped[i];
+    const TierId id{tier.kind, numbers[tier.kind]++};
+    const int64_t used = UsedBytesOf(image, id);
+    if (used < 0 || used > each.most_bytes) {
+      return absl::DataLossError(
+          absl::StrCat("a job's image: ", used, " bytes of ", each.tier,
+                       " are in use, of ", each.most_bytes));
+    }
+    tier.budget_bytes = each.most_bytes;
+    TERRACE_ASSIGN_OR_RETURN(
+        opened.emplace_back(),
+        tiers.media->Reopen(tier, std::move(each.medium), used, deadline));
+  }
+  return opened;
 }
 
 }  // namespace
@@ -57,6 +99,22 @@ std::string LockName(const std::string& key, size_t disk) {
   return absl::StrCat(key, "-lock", disk);
 }
 
+std::string MediumName(const std::string& key, size_t medium) {
+  return absl::StrCat(key, "-medium", medium);
+}
+
+std::vector<std::string> NamesOf(const std::string& key,
+                                 const ImageFacts& facts) {
+  std::vector<std::string> names = {ImageName(key), MemoryName(key)};
+  for (size_t i = 0; i < facts.disks.size(); ++i) {
+    names.push_back(LockName(key, i));
+  }
+  for (size_t i = 0; i < facts.mapped.size(); ++i) {
+    names.push_back(MediumName(key, i));
+  }
+  return names;
+}
+
 std::string KeyOf(absl::string_view name) {
   const size_t end = name.rfind('-');
   const bool is_one = absl::StartsWith(name, kKeyBegins) &&
@@ -66,12 +124,13 @@ std::string KeyOf(absl::string_view name) {
 
 absl::StatusOr<KeptJob> OpenKeptJob(const std::string& key,
                                     std::map<std::string, OwnDescriptor> files,
-                                    const std::vector<TierSpec>& disks,
+                                    const KeptTiers& tiers,
                                     absl::Time deadline) {
   TERRACE_ASSIGN_OR_RETURN(ImageFile file,
                            ImageFile::Reopen(Take(&files, ImageName(key))));
   ImageFacts facts = file.facts();
-  TERRACE_RETURN_IF_ERROR(CheckDisks(facts, disks));
+  TERRACE_RETURN_IF_ERROR(CheckTiers(facts, tiers));
+  const std::vector<TierSpec>& disks = tiers.disks;
   // First: what is of no use goes with them.
   std::vector<std::unique_ptr<DiskFile>> opened;
   for (size_t i = 0; i < disks.size(); ++i) {
@@ -90,12 +149,16 @@ absl::StatusOr<KeptJob> OpenKeptJob(const std::string& key,
         absl::StrCat("the memory of ", JobText(facts.job), " was not kept"));
   }
   TERRACE_ASSIGN_OR_RETURN(RuntimeImage image, ReadImage(file));
+  TERRACE_ASSIGN_OR_RETURN(
+      std::vector<std::unique_ptr<Medium>> media,
+      OpenMedia(key, &files, facts, image, tiers, deadline));
   return KeptJob{.key = key,
                  .file = std::move(file),
                  .image = std::move(image),
                  .memory = std::move(memory),
                  .process = std::move(process),
-                 .disks = std::move(opened)};
+                 .disks = std::move(opened),
+                 .media = std::move(media)};
 }
 
 }  // namespace terrace

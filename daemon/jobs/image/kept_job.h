@@ -1,5 +1,5 @@
 // What a daemon before this one had for a process that lives still: its
-// runtime's image, memory and files, which nobody else has.
+// runtime's image, memories and files, which nobody else has.
 //
 // One thread at a time.
 #pragma once
@@ -15,9 +15,11 @@
 #include "absl/time/time.h"
 #include "base/process.h"
 #include "daemon/jobs/image/image_file.h"
+#include "daemon/jobs/media/medium_source.h"
 #include "runtime/tensor/runtime_image.h"
 #include "terrace/tier.h"
 #include "tiers/disk/disk_file.h"
+#include "tiers/medium.h"
 
 namespace terrace {
 
@@ -30,6 +32,7 @@ struct KeptJob {
   OwnDescriptor memory;
   OwnDescriptor process;  // OpenProcess, and it lived then
   std::vector<std::unique_ptr<DiskFile>> disks;
+  std::vector<std::unique_ptr<Medium>> media;
   JobToken token = {};  // by which its process goes on with it
 };
 
@@ -37,18 +40,29 @@ struct KeptJob {
 std::string ImageName(const std::string& key);
 std::string MemoryName(const std::string& key);
 std::string LockName(const std::string& key, size_t disk);
+std::string MediumName(const std::string& key, size_t medium);
+// All of them, the image first.
+std::vector<std::string> NamesOf(const std::string& key,
+                                 const ImageFacts& facts);
 // The key in such a name; "": it is none.
 std::string KeyOf(absl::string_view name);
 
+// The tiers of a configuration that a job rests on.
+struct KeptTiers {
+  const std::vector<TierSpec>& disks;
+  const std::vector<TierSpec>& mapped;
+  const MediumSource* media = nullptr;
+};
+
 // From what a store has of that key, by its names; the disks are opened again,
-// at these places, and waited for until then; where something else is wrong
-// they are removed. NotFound: the process has gone;
-// InvalidArgument: something of it is not there, or is another's, or the disks
-// are others; ResourceExhausted: there are no descriptors; DeadlineExceeded and
-// DataLoss as ReopenDiskFile and ReadImage have it.
+// and waited for until then, and so is what is mapped; where something else is
+// wrong they are removed. NotFound: the process has gone; InvalidArgument:
+// something of it is not there, or is another's, or the tiers are others;
+// ResourceExhausted: there are no descriptors; DeadlineExceeded and DataLoss as
+// ReopenDiskFile and ReadImage have it.
 absl::StatusOr<KeptJob> OpenKeptJob(const std::string& key,
                                     std::map<std::string, OwnDescriptor> files,
-                                    const std::vector<TierSpec>& disks,
+                                    const KeptTiers& tiers,
                                     absl::Time deadline);
 
 }  // namespace terrace

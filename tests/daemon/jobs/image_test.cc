@@ -46,6 +46,13 @@ ImageFacts SomeFacts() {
     disk.file.alignment = 512;
     disk.file.seal_id = 7 + static_cast<uint64_t>(i);
   }
+  ImageFacts::Mapped& far = facts.mapped.emplace_back();
+  far.tier = "far:node2";
+  far.most_bytes = 1 << 30;
+  ImageFacts::Mapped& pmem = facts.mapped.emplace_back();
+  pmem.tier = "pmem:/mnt/pmem0";
+  pmem.medium.name = "terrace-9";
+  pmem.medium.seal_id = 11;
   return facts;
 }
 
@@ -76,6 +83,11 @@ TEST(ImageFileTest, FactsAreWhatTheyWere) {
   EXPECT_TRUE(facts.disks[1].file.direct_io);
   EXPECT_EQ(facts.disks[1].file.alignment, 512);
   EXPECT_EQ(facts.disks[0].file.seal_id, 7u);
+  ASSERT_EQ(facts.mapped.size(), 2u);
+  EXPECT_EQ(facts.mapped[0].tier, "far:node2");
+  EXPECT_EQ(facts.mapped[0].most_bytes, 1 << 30);
+  EXPECT_EQ(facts.mapped[1].medium.name, "terrace-9");
+  EXPECT_EQ(facts.mapped[1].medium.seal_id, 11u);
 }
 
 TEST(ImageFileTest, WhatIsNoneIsRefused) {
@@ -86,7 +98,8 @@ TEST(ImageFileTest, WhatIsNoneIsRefused) {
            [](ImageHeader& header) { header.magic ^= 1; },
            [](ImageHeader& header) { header.version[0] ^= 1; },
            [](ImageHeader& header) { header.version.fill('x'); },
-           [](ImageHeader& header) { header.disks = 17; },
+           [](ImageHeader& header) { header.tiers.disks = 17; },
+           [](ImageHeader& header) { header.tiers.media = 9; },
            [](ImageHeader& header) { header.entries = UINT32_MAX; },
            [](ImageHeader& header) { header.is_incomplete = 1; }}) {
     const ImageFile made = *ImageFile::Make(SomeFacts());

@@ -99,7 +99,9 @@ void RunningDaemon::Start() {
     absl::StrAppend(&command, "setpriv --clear-groups --reuid=", setting_.uid,
                     " --regid=", setting_.uid, " ");
   }
-  absl::StrAppend(&command, TERRACED_PROGRAM, " --config ", config_);
+  absl::StrAppend(
+      &command, setting_.program.empty() ? TERRACED_PROGRAM : setting_.program,
+      " --config ", config_);
   if (setting_.owns_socket) absl::StrAppend(&command, " --socket ", socket_);
   child_ = std::make_unique<ChildProcess>(std::vector<std::string>{
       "/bin/bash", "-c", absl::StrCat(command, " ", redirection)});

@@ -44,7 +44,8 @@ class RunningDaemon {
     bool owns_socket = true;  // it is told where to listen
     // Its service manager keeps descriptors for it, and hands them to the next.
     bool keeps = false;
-    std::string tiers;  // instead of those below
+    std::string tiers;    // instead of those below
+    std::string program;  // instead of `terraced`
   };
 
   // `text` follows the tiers, 8 MiB of memory and 8 MiB of a path.
