@@ -106,7 +106,7 @@ class UringEngine final : public IoEngine {
     buffers_.Register(&ring_, arena);
   }
   bool UnregisterArena(absl::Span<std::byte> part) override {
-    return buffers_.Unregister(&ring_, part);
+    return !has_ring_ || buffers_.Unregister(&ring_, part);
   }
   int Submit(absl::Span<const IoRequest> requests) override;
   int Poll(absl::Span<IoResult> results) override;

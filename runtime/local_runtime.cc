@@ -246,7 +246,9 @@ absl::StatusOr<std::unique_ptr<LocalRuntime>> LocalRuntime::Start(
                                         path.queue, path.link)
                                 .status());
   }
-  io->RegisterArena(parts.arena->bytes());
+  // What is registered has all of its pages.
+  const bool is_whole = parts.pages == nullptr || parts.pages->has_all();
+  if (is_whole) io->RegisterArena(parts.arena->bytes());
   if (io->engine_info().buffers_registered || !parts.pinned.bytes().empty()) {
     TERRACE_RETURN_IF_ERROR(parts.arena->CheckPinned());
   }

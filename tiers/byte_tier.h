@@ -24,6 +24,7 @@ namespace terrace {
 struct TierUsage {
   int64_t capacity_bytes = 0;
   int64_t used_bytes = 0;
+  int64_t lent_bytes = 0;  // of those used: nobody here has them for now
   int64_t peak_bytes = 0;  // used at once, since the beginning
 };
 

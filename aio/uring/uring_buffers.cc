@@ -75,13 +75,11 @@ int64_t UringBuffers::BytesOf(size_t slot) const {
 }
 
 UringBuffers::Slots UringBuffers::SlotsOf(absl::Span<std::byte> part) const {
-  const bool is_there = !registered_.empty() && !part.empty() &&
-                        part.data() >= arena_.data() &&
-                        part.end() <= arena_.end();
-  if (!is_there) return {};
-  const int64_t at = part.data() - arena_.data();
-  const auto last = at + static_cast<int64_t>(part.size()) - 1;
-  return {SlotAt(at), SlotAt(last) + 1};
+  // The arena may have grown since, and the part begin or end behind it.
+  const std::byte* const begin = std::max(part.begin(), arena_.begin());
+  const std::byte* const end = std::min(part.end(), arena_.end());
+  if (registered_.empty() || begin >= end) return {};
+  return {SlotAt(begin - arena_.data()), SlotAt(end - 1 - arena_.data()) + 1};
 }
 
 bool UringBuffers::HasSome(const Slots& slots) const {
@@ -102,7 +100,7 @@ bool UringBuffers::Unregister(io_uring* ring, absl::Span<std::byte> part) {
         ring, static_cast<unsigned>(i), &nothing, nullptr, 1);
     if (updated != 1) {
       // Kernels before 5.13 have all or nothing.
-      io_uring_unregister_buffers(ring);
+      if (io_uring_unregister_buffers(ring) != 0) return false;
       registered_.assign(registered_.size(), false);
       registered_bytes_ = 0;
       return true;

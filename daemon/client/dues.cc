@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "daemon/client/shared_memory.h"
+#include "daemon/wire/lending_patience.h"
 
 namespace terrace {
 namespace {
@@ -21,7 +22,8 @@ Due DueTo(const Body& body) {
   } else if constexpr (std::is_same_v<Body, CloseRequest>) {
     return {.kind = Due::Kind::kClose};
   } else if constexpr (std::is_same_v<Body, GrowRequest>) {
-    return {.takes = PopulationPatience(body.bytes)};
+    return {.takes =
+                LendingPatience(body.bytes) + PopulationPatience(body.bytes)};
   } else {
     return {};
   }

@@ -27,9 +27,14 @@ namespace terrace {
 
 class JobMemory final : public SpillSource, public PageSource {
  public:
-  // The arena is a runtime's, and is not looked at once that has ended.
-  JobMemory(HostArena& arena, std::unique_ptr<Charge> charge)
-      : arena_(arena), spill_(arena), charge_(std::move(charge)) {}
+  // The arena is a runtime's, and is not looked at once that has ended. Some of
+  // it may be lent from the beginning.
+  JobMemory(HostArena& arena, std::unique_ptr<Charge> charge,
+            bool is_lent = false)
+      : arena_(arena),
+        spill_(arena),
+        charge_(std::move(charge)),
+        is_lent_(is_lent) {}
 
   // What is charged already, of a runtime that goes on here: growth, and spill
   // that TakeAt may take. What that has not taken is given at its end.
@@ -43,6 +48,7 @@ class JobMemory final : public SpillSource, public PageSource {
   // What is taken stays charged, too.
   void Leak() override;
 
+  bool has_all() const override { return !is_lent_; }
   // Of the arena, as it is lent and comes back: charged by who has it lent.
   void Empty(const Extent& range) override { arena_.EmptyRange(range); }
   absl::Status Populate(const Extent& range) override {
@@ -67,6 +73,7 @@ class JobMemory final : public SpillSource, public PageSource {
   HostArena& arena_;
   SharedSpill spill_;
   const std::unique_ptr<Charge> charge_;
+  const bool is_lent_;       // from the beginning
   bool has_leaked_ = false;  // the mover's
   // Of spill: the mover's, once it has begun to restore.
   int64_t restorable_bytes_ = 0;

@@ -42,24 +42,28 @@ class JobCharge : public Charge {
 // Of the memory, which others may lend.
 class MemoryCharge final : public JobCharge {
  public:
-  MemoryCharge(const JobTiers& tiers, const JobName& job,
+  MemoryCharge(const JobTiers& tiers, const JobName& job, int64_t session,
                RefusalSink on_refusal)
       : JobCharge(*tiers.ledger, job, TierName(tiers.memory),
                   std::move(on_refusal)),
         tiers_(tiers),
-        job_(job) {}
+        job_(job),
+        session_(session) {}
   absl::Status Await(int64_t bytes) override {
     absl::Status taken = Take(bytes);
     if (taken.ok()) return taken;
     return tiers_.waits->Await(
         {.job = job_,
          .bytes = bytes,
+         .session = session_,
+         .grows = true,
          .deadline = SystemClock().Now() + LendingPatience(bytes)});
   }
 
  private:
   const JobTiers& tiers_;
   const JobName job_;
+  const int64_t session_;
 };
 
 ChargeOf ChargesOf(const JobTiers& tiers, const JobName& job,
@@ -130,7 +134,9 @@ absl::StatusOr<JobRuntime> StartJobRuntime(const JobTiers& tiers,
   }
   parts.engine = tiers.links->Paced(std::move(parts.engine), disks);
   made.memory = std::make_shared<JobMemory>(
-      *parts.arena, std::make_unique<MemoryCharge>(tiers, job, on_refusal));
+      *parts.arena,
+      std::make_unique<MemoryCharge>(tiers, job, loops.session(), on_refusal),
+      /*is_lent=*/made.kept.has_value() && !made.kept->lent.empty());
   parts.spill = made.memory;
   parts.pages = made.memory;
   if (made.image != nullptr) parts.keeper = &made.image->keeper();

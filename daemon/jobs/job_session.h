@@ -67,6 +67,8 @@ class JobSession {
   JobSession(const JobSession&) = delete;
   JobSession& operator=(const JobSession&) = delete;
 
+  // By the table of loops.
+  int64_t number() const { return session_; }
   // Has it end soon.
   void End();
   // Has it ask its runtime for Stats, or for tensors behind that one; or have

@@ -30,8 +30,11 @@ void RuntimeProbe::Evict(const EvictionOrder& order) {
 
 void RuntimeProbe::Lend(const LendOrder& order) {
   runtime_.mover().inbox()->Post(OwnerRequest(
-      LendRequest{RequestId{id_, ++number_}, order.ticket, order.bytes,
-                  runtime_.clock().Now() + order.patience}));
+      LendRequest{.id = {id_, ++number_},
+                  .ticket = order.ticket,
+                  .bytes = order.bytes,
+                  .deadline = runtime_.clock().Now() + order.patience,
+                  .in_parts = true}));
 }
 
 void RuntimeProbe::Deliver(uint64_t /*number*/, Answer answer) {

@@ -74,11 +74,21 @@ int64_t AddressBytesOf(const JobTiers& tiers, const JobName& name,
          MediaAddressBytes(tiers, name);
 }
 
-absl::Status AwaitMemory(const JobTiers& tiers, const JobName& name,
-                         const Hello& hello, int64_t session) {
-  RoomWait wait{.job = name, .bytes = MemoryBytesOf(hello), .session = session};
-  wait.deadline = SystemClock().Now() + LendingPatience(wait.bytes);
-  return tiers.waits->Await(std::move(wait));
+// Once its memory is its own, which others are to lend first, perhaps.
+absl::StatusOr<JobRuntime> MakeNewRuntime(const JobTiers& tiers,
+                                          const JobProcess& whose,
+                                          const Hello& hello,
+                                          JobTable::Memory memory,
+                                          RuntimeLoops& loops,
+                                          const RefusalSink& on_refusal) {
+  if (memory == JobTable::Memory::kToCome) {
+    RoomWait wait{.job = whose.job,
+                  .bytes = MemoryBytesOf(hello),
+                  .session = loops.session()};
+    wait.deadline = SystemClock().Now() + LendingPatience(wait.bytes);
+    TERRACE_RETURN_IF_ERROR(tiers.waits->Await(std::move(wait)));
+  }
+  return MakeJobRuntime(tiers, whose, hello, loops, on_refusal);
 }
 
 // What is mapped for all must fit the daemon's address space.
@@ -176,11 +186,9 @@ absl::StatusOr<JobTable::Memory> JobTable::Admit(const Peer& peer,
   TERRACE_RETURN_IF_ERROR(
       CheckAddresses(AddressBytesOf(tiers_, name, hello), mapped));
   const int64_t bytes = MemoryBytesOf(hello);
-  absl::Status taken;
-  if (!lending_.IsWaitedFor()) {
-    taken = ledger_->Take(name, TierName(tiers_.memory), bytes);
-    if (taken.ok()) return Memory::kCharged;
-  }
+  const absl::Status taken =
+      ledger_->Take(name, TierName(tiers_.memory), bytes);
+  if (taken.ok()) return Memory::kCharged;
   TERRACE_RETURN_IF_ERROR(lending_.CheckMayCome(name, bytes, taken));
   return Memory::kToCome;
 }
@@ -240,11 +248,8 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
                        order, memory, number,
                        whose = JobProcess{name, peer.pid}](
                           RuntimeLoops& loops) -> absl::StatusOr<JobRuntime> {
-        if (memory == Memory::kToCome) {
-          TERRACE_RETURN_IF_ERROR(AwaitMemory(tiers, whose.job, order, number));
-        }
         if (kept == nullptr) {
-          return MakeJobRuntime(tiers, whose, order, loops, sink);
+          return MakeNewRuntime(tiers, whose, order, memory, loops, sink);
         }
         KeptJob job = *std::move(kept->job);
         kept->job.reset();
@@ -280,7 +285,9 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
                     .kept = std::move(kept),
                     .session = *std::move(session),
                     .asked = std::move(asked)});
-  lending_.Join(number, name, bytes, lent, &added.first->second.asked);
+  Entry& entry = added.first->second;
+  lending_.Join(entry.session->number(), name, bytes, lent,
+                /*has_begun=*/memory == Memory::kCharged, &entry.asked);
   return absl::OkStatus();
 }
 
@@ -299,7 +306,7 @@ std::vector<JobTable::Ended> JobTable::Reap() {
   for (auto& [number, end] : gone) {
     const auto found = sessions_.find(number);
     if (found == sessions_.end()) continue;
-    const int64_t lent = lending_.Leave(number);
+    const int64_t lent = lending_.Leave(found->second.session->number());
     Entry entry = std::move(found->second);
     sessions_.erase(found);
     if (entry.kept != nullptr && entry.kept->job.has_value()) {
@@ -347,6 +354,11 @@ void JobTable::Give(const Use& use) {
 // Whoever else has the memory had no right to it: its pages go.
 void JobTable::Sweep() {
   kept_.Sweep();
+  for (const auto& [number, entry] : sessions_) {
+    const int64_t session = entry.session->number();
+    const bool is_gone = lending_.IsWaiting(session) && HasGone(entry.process);
+    if (is_gone) lending_.GiveUp(session);
+  }
   std::erase_if(holders_, [this](const Holder& holder) {
     if (!HasGone(holder.process)) return false;
     HostArena::EmptyMemoryFile(holder.memory);

@@ -78,6 +78,7 @@ struct Evicted {
 struct Lent {
   uint64_t ticket = 0;  // as asked
   int64_t bytes = 0;    // that are lent now
+  bool is_over = true;  // else more may follow
   // Of what was to be lent, and stays: promised to queues, as their windows;
   // pinned, or on its way.
   int64_t promised_bytes = 0;

@@ -150,6 +150,7 @@ struct LendRequest {
   uint64_t ticket = 0;  // as Lent has it
   int64_t bytes = 0;
   absl::Time deadline;
+  bool in_parts = false;  // answers as it goes on, too
 };
 
 // A runtime that has done nothing yet goes on where another was, over the same

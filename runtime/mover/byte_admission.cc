@@ -28,11 +28,16 @@ absl::Status ByteAdmission::CheckOpen(const OpenBytesRequest& request,
                      "': they work in memory, not on a device"));
   }
   const int64_t others = residency.windows().open_bytes();
-  const int64_t budget = residency.tier().usage().capacity_bytes;
-  if (request.window_bytes <= budget - others) return absl::OkStatus();
+  const TierUsage usage = residency.tier().usage();
+  const int64_t budget = usage.capacity_bytes;
+  const int64_t lent = usage.lent_bytes;
+  if (request.window_bytes <= budget - lent - others) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "a window of ", request.window_bytes, " bytes: other windows take ",
-      others, " bytes, and the budget is ", budget));
+      others, " bytes, and the budget is ", budget,
+      lent > 0
+          ? absl::StrCat(", of which ", lent, " are lent to other jobs for now")
+          : ""));
 }
 
 void ByteAdmission::Open(const OpenBytesRequest& request) {
@@ -318,6 +323,8 @@ bool ByteAdmission::ServeStuck(Round& round, absl::Time now,
   if (found.ok()) {
     ++groups_beyond_;
     parts_.admission->Begin(customer, group, tensors, &rooms, now);
+  } else if (round.room.residency().tier().usage().lent_bytes > 0) {
+    return false;  // it has room once that comes back
   } else if (!round.room.AllWaitBut(tensors)) {
     // What computes may end, and then what waits for it. A pin that is idle
     // ends when it is asked for.

@@ -232,7 +232,6 @@ Core::Core(CoreParts parts)
               .working = &working,
               .staging = &others.staging,
               .byte_pins = &byte_pins,
-              .lent = &lent,
               .write_back = &write_back,
               .transfers = &transfers}),
       closing({.links = &links,

@@ -58,8 +58,8 @@ absl::Time Mover::RunRequests() {
   const bool more = Serve(now);
   core_.heartbeat->SetAnothers(false);
   core_.Publish(turn_.processed);
-  const bool is_due =
-      more || core_.links.needs_poll() || core_.transfers.has_waiting();
+  const bool is_due = more || core_.links.needs_poll() ||
+                      core_.transfers.has_waiting() || core_.lent.is_asked();
   return is_due ? now : core_.NextDeadline();
 }
 
@@ -92,19 +92,19 @@ bool Mover::Serve(absl::Time now) {
   errors_.Tell();
   core_.registrar.ServeRegistrations();
   core_.opener.Serve(
-      now, [this] { return core_.report().Holders(); }, errors_.added());
+      now, [this] { return core_.report().HoldersOfRoom(); }, errors_.added());
   errors_.Tell();
   for (Customer* const customer : core_.customers.active()) {
     if (customer->bytes.has_value()) continue;
     core_.admission.Admit(*customer, now, errors_.added());
     errors_.Tell();
     if (!core_.admission.HasExpired(*customer, now)) continue;
-    core_.admission.Expire(*customer, now, core_.report().Holders());
+    core_.admission.Expire(*customer, now, core_.report().HoldersOfRoom());
     core_.admission.Admit(*customer, now, errors_.added());
     errors_.Tell();
   }
   core_.byte_admission.Serve(
-      now, [this] { return core_.report().Holders(); }, errors_.added());
+      now, [this] { return core_.report().HoldersOfRoom(); }, errors_.added());
   errors_.Tell();
   const bool evicts =
       core_.evictions.Serve(now, core_.customers.wanted(), errors_.added());

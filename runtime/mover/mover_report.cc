@@ -177,11 +177,14 @@ std::string Report::Holders() const {
   if (parts_.pins->size() > kNamedPins) {
     names.push_back(absl::StrCat("and more, ", parts_.pins->size(), " pins"));
   }
-  if (parts_.lent->bytes() > 0) {
-    names.push_back(
-        absl::StrCat("other jobs, ", parts_.lent->bytes(), " bytes"));
-  }
   return absl::StrJoin(names, ", ");
+}
+
+std::string Report::HoldersOfRoom() const {
+  const std::string own = Holders();
+  if (parts_.lent->bytes() == 0) return own;
+  return absl::StrCat(own, own.empty() ? "" : ", ", "other jobs, ",
+                      parts_.lent->bytes(), " bytes");
 }
 
 absl::Status Report::CheckInvariants() const {

@@ -49,9 +49,10 @@ class Report {
   Stats MakeStats(const absl::Status& first_error) const;
   // So many tensors behind that one that a message has room for them.
   TensorPage MakePage(TensorId after) const;
-  // Open queues and held pins, and what is lent, as errors name them; empty:
-  // none.
+  // Open queues and held pins, as errors name them; empty: none.
   std::string Holders() const;
+  // And what else has the memory.
+  std::string HoldersOfRoom() const;
   // The tensors' own invariants, and that the books of all parts agree.
   absl::Status CheckInvariants() const;
 

@@ -32,7 +32,8 @@ uint64_t AskerAt(const TierResidency& residency) {
 }
 
 int64_t OutsideWindows(const TierResidency& residency) {
-  return residency.tier().usage().capacity_bytes -
+  const TierUsage usage = residency.tier().usage();
+  return usage.capacity_bytes - usage.lent_bytes -
          residency.windows().size_bytes();
 }
 

@@ -26,7 +26,10 @@ bool Fits(const TensorImage& image, const Extent& extent) {
 
 absl::Status Restoration::Restore(const RestoreRequest& request) {
   const RuntimeImage& image = request.image;
-  TERRACE_RETURN_IF_ERROR(parts_.lent->Restore(image.lent));
+  for (const Extent& each : image.lent) {
+    parts_.heartbeat->Beat();
+    TERRACE_RETURN_IF_ERROR(parts_.lent->Restore(each));
+  }
   TERRACE_RETURN_IF_ERROR(RestoreQueues(request));
   absl::flat_hash_set<int64_t> pinned;
   for (const PinImage& each : image.pins) pinned.insert(each.tensor.value);

@@ -175,7 +175,8 @@ bool WindowOpener::MayCome(TierId tier, int64_t bytes) const {
     staging_goes |= device->windows().closing();
   }
   staging_goes &= tier == kDramTier;
-  const bool is_lent = tier == kDramTier && parts_.lent->bytes() > 0;
+  TierResidency& residency = parts_.working->at(tier);
+  const bool is_lent = residency.tier().usage().lent_bytes > 0;
   return staging_goes || is_lent ||
          parts_.working->at(tier).RangeMayCome(
              bytes, RoomAwaits::kPins, parts_.transfers->late_bytes(tier) > 0);

@@ -17,7 +17,6 @@
 #include "runtime/messages/requests.h"
 #include "runtime/mover/customers.h"
 #include "runtime/residency/byte_pins.h"
-#include "runtime/residency/lent_room.h"
 #include "runtime/residency/queue_error.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
@@ -32,7 +31,6 @@ struct WindowOpenerParts {
   const WorkingTiers* working = nullptr;
   StagingRoom* staging = nullptr;
   BytePins* byte_pins = nullptr;  // asked for back where nothing else leaves
-  const LentRoom* lent = nullptr;
   WriteBack* write_back = nullptr;
   const Transfers* transfers = nullptr;
 };

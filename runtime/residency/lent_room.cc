@@ -29,24 +29,21 @@ void LentRoom::Begin(const LendRequest& request, uint64_t asker) {
   request_ = request;
   asker_ = asker;
   hand_ = 0;
+  held_bytes_ = 0;
+  seen_held_bytes_ = 0;
+  told_bytes_ = bytes_;
 }
 
-absl::Status LentRoom::Restore(absl::Span<const Extent> ranges) {
-  if (!ranges.empty() && parts_.pages == nullptr) {
-    return absl::DataLossError("a memory that is lent, and cannot be");
+absl::Status LentRoom::Restore(const Extent& range) {
+  Reservation room = parts_.memory->TakeAt(range);
+  if (room.empty() || parts_.pages == nullptr || !Unregister(range)) {
+    return absl::DataLossError(absl::StrCat(
+        range.size_bytes, " bytes that are lent, of the runtime before: they ",
+        "are somebody's"));
   }
-  for (const Extent& each : ranges) {
-    Reservation room = parts_.memory->TakeAt(each);
-    if (room.empty()) {
-      return absl::DataLossError(absl::StrCat(
-          each.size_bytes, " bytes that are lent, of the runtime before: they ",
-          "are somebody's"));
-    }
-    room.Reset();
-    Take(each, /*is_lent=*/true);
-    TERRACE_CHECK(Unregister(each));  // nothing has moved yet
-    parts_.pages->Empty(each);
-  }
+  room.Reset();
+  Take(range, /*is_lent=*/true);
+  parts_.pages->Empty(range);
   return absl::OkStatus();
 }
 
@@ -64,19 +61,30 @@ bool LentRoom::Serve(absl::Time now, const WantedTensors& wanted,
     return true;  // a group may have waited for that room
   }
   const int64_t target = Target();
+  // A window that opens comes first.
+  const bool holds = parts_.residency->windows().holds_room();
+  KeepUnlent(holds ? bytes_ : target);
   const bool is_late = now >= request_->deadline;
   bool has_more = false;
-  // A window that opens comes first.
-  const bool goes_on = !is_late && reserved_bytes_ < target &&
-                       !parts_.residency->windows().holds_room();
-  if (goes_on) {
-    const std::vector<Extent> tail = Tail(target);
+  if (!is_late && !holds && reserved_bytes_ < target) {
+    const std::vector<Extent> tail = Tail(target + held_bytes_);
     has_more = !LookAtSome(tail, wanted, errors);
     TakeFree(tail, target);
   }
   has_more |= LendSome();
-  if (bytes_ >= target || is_late) End();
+  if (bytes_ >= target || is_late) {
+    End();
+  } else if (request_->in_parts && unlent_.empty() && bytes_ > told_bytes_) {
+    Tell(/*is_over=*/false);  // somebody waits, perhaps for no more than that
+  }
   return has_more && request_.has_value();
+}
+
+void LentRoom::KeepUnlent(int64_t most) {
+  while (reserved_bytes_ > most && !unlent_.empty()) {
+    GiveBack(pieces_.find(unlent_.back()));
+    unlent_.pop_back();
+  }
 }
 
 int64_t LentRoom::Target() const {
@@ -120,9 +128,12 @@ bool LentRoom::LookAtSome(absl::Span<const Extent> tail,
     if (is_there) there.push_back(each.tensor);
   }
   const bool is_all = hand_ >= residents.size();
-  if (is_all) hand_ = 0;
   std::vector<Tensor*> start;
   for (Tensor* const each : there) LookAt(*each, wanted, &start);
+  if (is_all) {
+    hand_ = 0;
+    held_bytes_ = std::exchange(seen_held_bytes_, 0);
+  }
   parts_.write_back->StartLeaving(&start, errors);
   return is_all;
 }
@@ -133,6 +144,7 @@ void LentRoom::LookAt(Tensor& tensor, const WantedTensors& wanted,
   const Copy& copy = *tensor.at(residency.id());
   if (residency.residents().IsLeaving(tensor)) return;
   if (copy.pins > 0) {
+    seen_held_bytes_ += copy.place.extent().size_bytes;
     if (!residency.residents().is_ranked()) return;
     ByteRoom(residency, *parts_.byte_pins).AskFor(tensor, asker_);
     return;
@@ -211,17 +223,21 @@ bool LentRoom::ReturnSome() {
   return bytes_ > request_->bytes;
 }
 
-void LentRoom::End() {
+void LentRoom::Tell(bool is_over) {
   const int64_t target = Target();
-  for (const int64_t each : std::exchange(unlent_, {})) {
-    GiveBack(pieces_.find(each));
-  }
+  told_bytes_ = bytes_;
   parts_.ports->Deliver(
       request_->id,
       Lent{.ticket = request_->ticket,
            .bytes = bytes_,
+           .is_over = is_over,
            .promised_bytes = std::max(int64_t{0}, request_->bytes - target),
            .held_bytes = std::max(int64_t{0}, target - bytes_)});
+}
+
+void LentRoom::End() {
+  KeepUnlent(bytes_);
+  Tell(/*is_over=*/true);
   request_.reset();
 }
 

@@ -58,9 +58,9 @@ class LentRoom {
   // The one before, if it is not answered, is answered with what it came to.
   // `asker`: a number that is nobody else's, by which pins are asked for back.
   void Begin(const LendRequest& request, uint64_t asker);
-  // What another runtime over the same memory had lent. DataLoss: some of it is
-  // somebody's.
-  absl::Status Restore(absl::Span<const Extent> ranges);
+  // What another runtime over the same memory had lent. DataLoss: it is
+  // somebody's, or may be in use.
+  absl::Status Restore(const Extent& range);
   // In each turn. True: there is more to do at once.
   bool Serve(absl::Time now, const WantedTensors& wanted,
              std::vector<QueueError>* errors);
@@ -69,6 +69,7 @@ class LentRoom {
     return request_.has_value() ? request_->deadline : absl::InfiniteFuture();
   }
 
+  bool is_asked() const { return request_.has_value(); }
   int64_t bytes() const { return bytes_; }  // that are lent
   // With what is to be: nobody else has any of it.
   int64_t reserved_bytes() const { return reserved_bytes_; }
@@ -97,6 +98,9 @@ class LentRoom {
   // These two: whether there are more.
   bool LendSome();
   bool ReturnSome();
+  // Of what is reserved and has its pages yet, so much stays with what is lent.
+  void KeepUnlent(int64_t most);
+  void Tell(bool is_over);
   void End();
 
   const LentRoomParts parts_;
@@ -106,7 +110,11 @@ class LentRoom {
   std::vector<int64_t> unlent_;  // pieces that have their pages
   int64_t bytes_ = 0;
   int64_t reserved_bytes_ = 0;
+  int64_t told_bytes_ = 0;
   size_t hand_ = 0;  // the next resident to look at
+  // That pins have of the tail: by the last look at all, and by this one.
+  int64_t held_bytes_ = 0;
+  int64_t seen_held_bytes_ = 0;
 };
 
 }  // namespace terrace

@@ -207,6 +207,21 @@ TEST_P(EngineContract, MovesBytesOfPagesThatCameAfterTheArenas) {
   EXPECT_FALSE(engine().info().buffers_registered);
 }
 
+// As where the memory has grown behind what was registered.
+TEST_P(EngineContract, APartMayReachBeyondTheArena) {
+  constexpr int64_t kSize = 4 * kBlock;
+  AlignedBuffer arena(3 * kSize);
+  engine().RegisterArena({arena.data(), static_cast<size_t>(2 * kSize)});
+  std::byte* const part = arena.data() + kSize;
+  std::fill_n(part, 2 * kSize, std::byte{7});
+  ASSERT_EQ(RunOne(Request(IoDirection::kWrite, part, 0, kSize, 1)), kSize);
+  EXPECT_TRUE(engine().UnregisterArena({part, static_cast<size_t>(2 * kSize)}));
+  ASSERT_EQ(madvise(part, 2 * kSize, MADV_DONTNEED), 0);
+  EXPECT_EQ(part[0], std::byte{0});
+  ASSERT_EQ(RunOne(Request(IoDirection::kRead, part, 0, kSize, 2)), kSize);
+  EXPECT_EQ(part[0], std::byte{7});
+}
+
 // The small pages behind them are registered apart.
 TEST_P(EngineContract, MovesBytesOnBothSidesOfAnArenasLastHugePage) {
   constexpr int64_t kHuge = 2 << 20;

@@ -23,6 +23,7 @@ DramTier::DramTier(absl::Span<std::byte> arena, TierSpec spec, int number)
 TierUsage DramTier::usage() const {
   return {.capacity_bytes = space_.capacity_bytes(),
           .used_bytes = space_.used_bytes(),
+          .lent_bytes = lent_bytes_,
           .peak_bytes = peak_bytes_};
 }
 

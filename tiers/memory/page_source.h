@@ -13,6 +13,8 @@ namespace terrace {
 class PageSource {
  public:
   virtual ~PageSource() = default;
+  // False: some went to others before there was this one.
+  virtual bool has_all() const { return true; }
   // Addresses alone: whoever has mapped the range finds zeros.
   virtual void Empty(const Extent& range) = 0;
   // Memory again, before anything is written there. ResourceExhausted: there is

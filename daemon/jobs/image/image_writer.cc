@@ -127,9 +127,15 @@ absl::StatusOr<RuntimeImage> ReadImage(const ImageFile& file) {
              .window_bytes = queue.window_bytes});
         break;
       }
-      case EntryKind::kLent:
-        image.lent.push_back({entry.lent.offset, entry.lent.size_bytes});
+      case EntryKind::kLent: {
+        const Extent range{entry.lent.offset, entry.lent.size_bytes};
+        const bool is_range = range.offset >= 0 && range.size_bytes > 0 &&
+                              range.offset <= header.used_bytes &&
+                              range.size_bytes <= header.used_bytes;
+        if (!is_range) return Wrong("no range", i);
+        image.lent.push_back(range);
         break;
+      }
       default:
         return Wrong("a kind that is none", i);
     }

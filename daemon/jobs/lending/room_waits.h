@@ -22,8 +22,9 @@ namespace terrace {
 struct RoomWait {
   JobName job;
   int64_t bytes = 0;
-  int64_t session = -1;  // that begins with them; -1: one that has begun grows
-  absl::Time deadline;   // by SystemClock()
+  int64_t session = 0;  // whose thread waits
+  bool grows = false;   // else it begins with them
+  absl::Time deadline;  // by SystemClock()
 };
 
 class RoomWaits {

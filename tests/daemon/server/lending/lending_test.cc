@@ -184,6 +184,79 @@ TEST_F(LendingTest, GrowthWaitsForWhatOthersLend) {
   ExpectFilled(*one, tensors);
 }
 
+// What it has is all that is given back: what it lent is another's.
+TEST_F(LendingTest, WhoLendsMayEndOrBeKilled) {
+  auto one = Connected(7 * kMib, "one");
+  auto two = Connected(4 * kMib, "two");
+  EXPECT_EQ(one->Close(Later()), absl::OkStatus());
+  one.reset();
+  EXPECT_TRUE(
+      daemon_.WaitUntil([&] { return UsedMemory(daemon_) == 4 * kMib; }));
+  two.reset();
+  EXPECT_TRUE(daemon_.WaitUntil([&] { return UsedMemory(daemon_) == 0; }));
+  if (!kChildrenHaveThreads) return;
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto lends = ConnectAs(daemon_, 7 * kMib, "one");
+    if (!lends.ok() || write(ready[1], "r", 1) != 1) _exit(1);
+    Filled(**lends, 40);
+    while (true) pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  close(ready[0]);
+  close(ready[1]);
+  auto three = Connected(4 * kMib, "three");
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(
+      daemon_.WaitUntil([&] { return UsedMemory(daemon_) == 4 * kMib; }));
+}
+
+// One of two that wait is served by what has come, though the other's is still
+// to come.
+TEST_F(LendingTest, WhoWaitsForLittleHasItFirst) {
+  auto one = Connected(7 * kMib, "one");
+  const std::vector<TensorId> tensors = Filled(*one, 60);
+  std::vector<Pin> pins = Pinned(*one, tensors);
+  pins.erase(pins.begin(), pins.begin() + 5);  // the last ones stay pinned
+  auto large = std::async(std::launch::async, [this] {
+    return ConnectAs(daemon_, 2500 << 10, "l");
+  });
+  absl::SleepFor(absl::Milliseconds(200));
+  auto small = ConnectAs(daemon_, 2 * kMib, "s");
+  EXPECT_TRUE(small.ok()) << small.status();
+  for (size_t i = 0; i < pins.size(); ++i) {
+    EXPECT_TRUE(HasPattern(pins[i].data(), static_cast<uint8_t>(i + 5)));
+  }
+  pins.clear();
+  const auto had = large.get();
+  EXPECT_TRUE(had.ok()) << had.status();
+  ExpectFilled(*one, tensors);
+}
+
+// Its own memory it does not lend itself, nor do two that grow wait for each
+// other.
+TEST_F(LendingTest, GrowthBeyondAShareIsRefusedAtOnce) {
+  auto one = ConnectAs(daemon_, 8 * kMib, "one", 8 * kMib);
+  ASSERT_TRUE(one.ok()) << one.status();
+  const absl::Time before = absl::Now();
+  EXPECT_TRUE(absl::IsResourceExhausted((*one)->GrowMemory(2 * kMib)));
+  EXPECT_LT(absl::Now() - before, absl::Seconds(5));
+  one->reset();
+  EXPECT_TRUE(daemon_.WaitUntil([&] { return UsedMemory(daemon_) == 0; }));
+  auto a = ConnectAs(daemon_, 4 * kMib, "a", 4 * kMib);
+  auto b = ConnectAs(daemon_, 4 * kMib, "b", 4 * kMib);
+  ASSERT_TRUE(a.ok() && b.ok());
+  auto other =
+      std::async(std::launch::async, [&] { return (*b)->GrowMemory(kMib); });
+  EXPECT_TRUE(absl::IsResourceExhausted((*a)->GrowMemory(kMib)));
+  EXPECT_TRUE(absl::IsResourceExhausted(other.get()));
+  EXPECT_LT(absl::Now() - before, absl::Seconds(20));
+}
+
 TEST_F(LendingTest, SeveralShareAndWaitInTurn) {
   std::vector<std::unique_ptr<Runtime>> jobs;
   std::vector<std::vector<TensorId>> tensors;
