@@ -61,8 +61,8 @@ class Runtime {
   // weights of I/O.
   // NotFound: nobody listens there; PermissionDenied: this user may not, or the
   // daemon refuses it; ResourceExhausted: beyond a quota (names the limit and
-  // the use), or no such memory; DeadlineExceeded: no answer for a minute, and
-  // 4 s more for each GiB. A daemon that is killed, and whose service manager
+  // the use), or no such memory; DeadlineExceeded: no answer for 80 s, and
+  // 8 s more for each GiB. A daemon that is killed, and whose service manager
   // keeps what its jobs have, is followed by another within `io_timeout`:
   // nothing is lost, and calls take as long as that takes. Where none follows,
   // and once the daemon has ended or stopped, every request is Unavailable: its
@@ -144,6 +144,7 @@ class Runtime {
   // More of the first memory for the budget, at once and for good, as for a
   // customer that joins: in whole blocks of 4 KiB, populated like the rest, but
   // not registered with an I/O engine. After an error nothing has changed.
+  // A daemon may have it wait for what other jobs lend (docs/daemon.md).
   // InvalidArgument: no bytes; ResourceExhausted: beyond
   // Options::host_growth_bytes, or there is no such memory; Unimplemented: a
   // runtime of another kind, or with a device.
