@@ -34,7 +34,7 @@ absl::Status CheckMemory(const std::vector<TierSpec>& tiers,
   const int64_t available = AvailableMemoryBytes();
   if (all <= available) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("dram: ", all, " bytes for jobs: only ", available,
+      absl::StrCat("dram and far: ", all, " bytes for jobs: only ", available,
                    " bytes of memory are available to this process"));
 }
 

@@ -103,7 +103,8 @@ FarMedium::FarMedium(std::string name, std::unique_ptr<HostArena> arena,
       arena_(std::move(arena)),
       begin_(arena_->bytes().data()),
       size_bytes_(static_cast<int64_t>(arena_->bytes().size())),
-      most_bytes_(size_bytes_ + growth_bytes) {}
+      most_bytes_(size_bytes_ + growth_bytes),
+      grows_(growth_bytes > 0) {}
 
 absl::StatusOr<int64_t> FarMedium::Grow(const Growth& growth) {
   int64_t bytes = growth.bytes;
@@ -147,7 +148,10 @@ std::optional<KeptMedium> FarMedium::Keep() const {
   return kept;
 }
 
+// One of a process alone goes with the process's runtime: nobody waits for its
+// pages.
 absl::Status FarMedium::Remove() {
+  if (!grows_ && !arena_->memory_file().ok()) return absl::OkStatus();
   arena_->Empty();
   arena_ = nullptr;
   return absl::OkStatus();

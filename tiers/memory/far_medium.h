@@ -70,6 +70,7 @@ class FarMedium final : public Medium {
   std::byte* const begin_;
   std::atomic<int64_t> size_bytes_;
   const int64_t most_bytes_;
+  const bool grows_;
 };
 
 }  // namespace terrace

@@ -145,7 +145,11 @@ class DirectoryPlace final : public PmemPlace {
       return ErrnoError(growing.file, "cannot be opened again", errno);
     }
     if (!LockWithin(growing.fd, deadline - SystemClock().Now())) {
-      return ErrnoError(growing.file, "the file cannot be locked", errno);
+      if (errno != EWOULDBLOCK) {
+        return ErrnoError(growing.file, "the file cannot be locked", errno);
+      }
+      return absl::DeadlineExceededError(absl::StrCat(
+          growing.file, ": what another process had under way has not ended"));
     }
     place->directory_->Own();
     place->used_bytes_ = used_bytes;

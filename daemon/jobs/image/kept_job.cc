@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "daemon/jobs/image/image_writer.h"
 #include "daemon/jobs/image/other_process.h"
+#include "tiers/memory/host_arena.h"
 
 namespace terrace {
 namespace {
@@ -131,7 +132,7 @@ absl::StatusOr<KeptJob> OpenKeptJob(const std::string& key,
   ImageFacts facts = file.facts();
   TERRACE_RETURN_IF_ERROR(CheckTiers(facts, tiers));
   const std::vector<TierSpec>& disks = tiers.disks;
-  // First: what is of no use goes with them.
+  // First, and media: what is of no use goes with them.
   std::vector<std::unique_ptr<DiskFile>> opened;
   for (size_t i = 0; i < disks.size(); ++i) {
     KeptFile kept = std::move(facts.disks[i].file);
@@ -142,16 +143,24 @@ absl::StatusOr<KeptJob> OpenKeptJob(const std::string& key,
             {.path = disks[i].place, .budget_bytes = disks[i].budget_bytes},
             std::move(kept), deadline));
   }
-  TERRACE_ASSIGN_OR_RETURN(OwnDescriptor process, OpenProcessOf(facts));
+  absl::StatusOr<RuntimeImage> read = ReadImage(file);
+  TERRACE_ASSIGN_OR_RETURN(
+      std::vector<std::unique_ptr<Medium>> media,
+      OpenMedia(key, &files, facts, read.ok() ? *read : RuntimeImage(), tiers,
+                deadline));
   OwnDescriptor memory = Take(&files, MemoryName(key));
   if (!memory.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the memory of ", JobText(facts.job), " was not kept"));
   }
-  TERRACE_ASSIGN_OR_RETURN(RuntimeImage image, ReadImage(file));
-  TERRACE_ASSIGN_OR_RETURN(
-      std::vector<std::unique_ptr<Medium>> media,
-      OpenMedia(key, &files, facts, image, tiers, deadline));
+  absl::StatusOr<OwnDescriptor> opened_process = OpenProcessOf(facts);
+  if (!opened_process.ok()) {
+    // Who kept it lets go of it by and by.
+    HostArena::EmptyMemoryFile(memory);
+    return opened_process.status();
+  }
+  OwnDescriptor process = *std::move(opened_process);
+  TERRACE_ASSIGN_OR_RETURN(RuntimeImage image, std::move(read));
   return KeptJob{.key = key,
                  .file = std::move(file),
                  .image = std::move(image),
