@@ -30,7 +30,10 @@ SHARED_OBJECTS = {'contract_tests': 'contract_test',
                   'simulation_world': 'simulation_test',
                   'random_operations_tests': 'simulation_test',
                   'byte_customers_tests': 'byte_simulation_test',
-                  'torch_hook_tests': 'torch_hook_test'}
+                  'torch_hook_tests': 'torch_hook_test',
+                  'torch_offload_tests': 'torch_offload_test',
+                  'torch_activations_tests': 'torch_activations_test',
+                  'torch_joined_tests': 'torch_joined_test'}
 
 
 def check(tree, build, ctest, without):
