@@ -20,10 +20,6 @@ void AddCount(const std::optional<PlacedCount>& count, const char* noun,
       absl::StrCat(count->count, " ", noun, count->count == 1 ? "" : "s"));
 }
 
-int64_t WeightOf(const Quota& quota) {
-  return quota.weight.has_value() ? quota.weight->count : 1;
-}
-
 std::string QuotaText(const Quota& quota) {
   std::vector<std::string> words;
   for (const auto& [tier, bytes] : quota.tier_bytes) {
@@ -32,7 +28,7 @@ std::string QuotaText(const Quota& quota) {
   AddCount(quota.arenas, "arena", &words);
   AddCount(quota.connections, "connection", &words);
   AddCount(quota.requests, "request", &words);
-  words.push_back(absl::StrCat("weight ", WeightOf(quota)));
+  words.push_back(absl::StrCat("weight ", quota.weight_count()));
   return Join(words, ", ");
 }
 
@@ -47,7 +43,7 @@ Json QuotaAsJson(const Quota& quota) {
           {"arenas", CountAsJson(quota.arenas)},
           {"connections", CountAsJson(quota.connections)},
           {"requests", CountAsJson(quota.requests)},
-          {"weight", WeightOf(quota)}};
+          {"weight", quota.weight_count()}};
 }
 
 }  // namespace

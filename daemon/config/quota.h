@@ -29,6 +29,9 @@ struct Quota {
   // those who wait for it.
   std::optional<PlacedCount> weight;
 
+  int64_t weight_count() const {
+    return weight.has_value() ? weight->count : 1;
+  }
   // Sets what is not set here as it is in `other`.
   void FillFrom(const Quota& other);
 };

@@ -114,7 +114,7 @@ std::vector<int64_t> TierLedger::SharesOf(
     const int64_t most = LimitOf(quota, tier);
     return ShareLimit{
         .most_bytes = most < 0 ? INT64_MAX : std::max<int64_t>(0, most - used),
-        .weight = quota.weight.has_value() ? quota.weight->count : 1};
+        .weight = quota.weight_count()};
   };
   std::vector<ShareClaim> wanted;
   for (const TierClaim& each : claims) {

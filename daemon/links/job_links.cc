@@ -28,10 +28,6 @@ IoQueueOptions QueueOptions(int64_t pace) {
   return options;
 }
 
-int WeightOf(const Quota& quota) {
-  return quota.weight.has_value() ? static_cast<int>(quota.weight->count) : 1;
-}
-
 }  // namespace
 
 JobLinks::JobLinks(DaemonConfig config, std::map<uid_t, std::string> names)
@@ -85,8 +81,8 @@ void JobLinks::SetWeights(DaemonConfig config,
 SharedLink::Weights JobLinks::WeightsOf(const SharedLink::Job& job) const {
   MutexLock lock(mutex_);
   const std::string user = UserIn(names_, job.user);
-  return {WeightOf(config_.OfUser(user)),
-          WeightOf(config_.OfJob(user, job.name))};
+  return {static_cast<int>(config_.OfUser(user).weight_count()),
+          static_cast<int>(config_.OfJob(user, job.name).weight_count())};
 }
 
 }  // namespace terrace

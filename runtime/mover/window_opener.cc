@@ -178,8 +178,8 @@ bool WindowOpener::MayCome(TierId tier, int64_t bytes) const {
   TierResidency& residency = parts_.working->at(tier);
   const bool is_lent = residency.tier().usage().lent_bytes > 0;
   return staging_goes || is_lent ||
-         parts_.working->at(tier).RangeMayCome(
-             bytes, RoomAwaits::kPins, parts_.transfers->late_bytes(tier) > 0);
+         residency.RangeMayCome(bytes, RoomAwaits::kPins,
+                                parts_.transfers->late_bytes(tier) > 0);
 }
 
 void WindowOpener::RefuseOne(const Opening& opening,

@@ -7,29 +7,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "runtime/messages/port.h"
-#include "terrace/byte_queue.h"
-#include "tests/contract/failing_disk.h"
+#include "tests/runtime/owner_questions.h"
 
 namespace terrace {
 namespace {
 
-class EvictionTest : public FailingDisk {
+class EvictionTest : public OwnerQuestions {
  protected:
-  // Posted, not awaited.
-  struct Asked {
-    explicit Asked(LocalRuntime& its)
-        : port(its.mover().ports().Open()), question(*port) {}
-    const std::shared_ptr<Port> port;
-    Question question;
-  };
-
-  LocalRuntime& local() { return dynamic_cast<LocalRuntime&>(runtime()); }
   std::unique_ptr<Asked> Ask(absl::Duration patience, uint64_t ticket = 7) {
-    auto asked = std::make_unique<Asked>(local());
-    local().mover().inbox()->Post(OwnerRequest(
-        EvictRequest{asked->question.id(), ticket, world().Now() + patience}));
-    return asked;
+    return Post(EvictRequest{{}, ticket, world().Now() + patience});
   }
   Evicted Evict(absl::Duration patience = absl::Seconds(20)) {
     auto evicted = Ask(patience)->question.Await<Evicted>(ClockOf(runtime()));
@@ -215,9 +201,7 @@ TEST_P(EvictionTest, ACloseEndsIt) {
   auto asked = Ask(absl::Hours(1));
   stats();
   queue.reset();
-  auto closed = std::make_unique<Asked>(local());
-  local().mover().inbox()->Post(OwnerRequest(CloseRequest{
-      closed->question.id(), world().Now() + absl::Milliseconds(100)}));
+  auto closed = Post(CloseRequest{{}, world().Now() + absl::Milliseconds(100)});
   Clock& clock = ClockOf(runtime());
   const auto told = asked->question.Await<Evicted>(clock);
   EXPECT_TRUE(absl::IsCancelled(told.status())) << told.status();
@@ -230,45 +214,12 @@ TEST_P(EvictionTest, WhateverIsUsedMeanwhileItHasItsBytes) {
   for (uint32_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::minstd_rand random(seed);
-    const auto draw = [&random](int most) {
-      return static_cast<int>(random() % static_cast<uint32_t>(most));
-    };
+    const Draw draw = DrawsOf(random);
     Make(12 + draw(20));
-    auto slots = world().OpenQueue(kPage, 2);
-    auto bytes = runtime().OpenBytes(4 * kPlace);
-    ASSERT_TRUE(bytes.ok()) << bytes.status();
-    const std::vector<TensorId> tensors = world().RegisterMany(24, kPage);
-    std::vector<uint8_t> written(24);
-    for (uint8_t i = 0; i < 24; ++i) world().Fill(*slots, tensors[i], 0);
-    std::vector<std::unique_ptr<Asked>> asked;
-    for (int i = 0; i < 200; ++i) {
-      const auto which = static_cast<size_t>(draw(24));
-      const bool writes = draw(3) == 0;
-      if (draw(5) == 0) asked.push_back(Ask(absl::Milliseconds(draw(3))));
-      if (draw(2) == 0) {
-        if (writes) world().Fill(*slots, tensors[which], ++written[which]);
-        EXPECT_TRUE(world().Holds(*slots, tensors[which], written[which]));
-        continue;
-      }
-      const Access access = writes ? Access::kUpdate : Access::kRead;
-      const auto pushed =
-          (*bytes)->Push({{tensors[which], access}}, {}, Soon());
-      ASSERT_TRUE(pushed.ok()) << pushed.status();
-      auto news = (*bytes)->Await(*pushed, Soon());
-      while (news.ok() && !news->pins.has_value()) {
-        news = (*bytes)->Await(*pushed, Soon());
-      }
-      ASSERT_TRUE(news.ok() && news->pins->ok());
-      Pin& pin = (**news->pins)[0];
-      EXPECT_TRUE(HasPattern(pin.data(), written[which]));
-      if (writes) WritePattern(pin.data(), ++written[which]);
-    }
-    for (const auto& each : asked) {
-      EXPECT_TRUE(each->question.Await<Evicted>(ClockOf(runtime())).ok());
-    }
-    for (size_t i = 0; i < 24; ++i) {
-      EXPECT_TRUE(world().Holds(*slots, tensors[i], written[i])) << i;
-    }
+    UseMeanwhile<Evicted>(draw, 24, 200, [&]() -> std::unique_ptr<Asked> {
+      if (draw(5) != 0) return nullptr;
+      return Ask(absl::Milliseconds(draw(3)));
+    });
   }
 }
 

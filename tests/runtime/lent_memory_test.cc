@@ -10,9 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "runtime/messages/port.h"
-#include "terrace/byte_queue.h"
-#include "tests/contract/failing_disk.h"
+#include "tests/runtime/owner_questions.h"
 
 namespace terrace {
 namespace {
@@ -56,15 +54,8 @@ class OthersPages final : public PageSource {
   std::set<int64_t> lent_;  // blocks; the mover's, and the test's between turns
 };
 
-class LentMemoryTest : public FailingDisk {
+class LentMemoryTest : public OwnerQuestions {
  protected:
-  struct Asked {
-    explicit Asked(LocalRuntime& its)
-        : port(its.mover().ports().Open()), question(*port) {}
-    const std::shared_ptr<Port> port;
-    Question question;
-  };
-
   void MakeLendable(int places) {
     TestRuntimeOptions options;
     options.make_pages = [this](HostArena& arena) {
@@ -73,14 +64,10 @@ class LentMemoryTest : public FailingDisk {
     };
     Make(places, options);
   }
-  LocalRuntime& local() { return dynamic_cast<LocalRuntime&>(runtime()); }
   std::unique_ptr<Asked> Ask(int64_t bytes,
                              absl::Duration patience = absl::Seconds(20),
                              uint64_t ticket = 7) {
-    auto asked = std::make_unique<Asked>(local());
-    local().mover().inbox()->Post(OwnerRequest(LendRequest{
-        asked->question.id(), ticket, bytes, world().Now() + patience}));
-    return asked;
+    return Post(LendRequest{{}, ticket, bytes, world().Now() + patience});
   }
   Lent Lend(int64_t bytes, absl::Duration patience = absl::Seconds(20)) {
     const auto lent =
@@ -224,9 +211,7 @@ TEST_P(LentMemoryTest, AnotherOneTakesItsPlaceAndACloseEndsIt) {
   auto third = Ask(6 * kPlace, absl::Hours(1), 3);
   stats();
   queue.reset();
-  auto closed = std::make_unique<Asked>(local());
-  local().mover().inbox()->Post(OwnerRequest(CloseRequest{
-      closed->question.id(), world().Now() + absl::Milliseconds(100)}));
+  auto closed = Post(CloseRequest{{}, world().Now() + absl::Milliseconds(100)});
   const auto cancelled = third->question.Await<Lent>(clock);
   EXPECT_TRUE(absl::IsCancelled(cancelled.status())) << cancelled.status();
   world().faults().Clear();
@@ -244,49 +229,14 @@ TEST_P(LentMemoryTest, WhateverIsUsedMeanwhileItHasItsBytes) {
   for (uint32_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::minstd_rand random(seed);
-    const auto draw = [&random](int most) {
-      return static_cast<int>(random() % static_cast<uint32_t>(most));
-    };
+    const Draw draw = DrawsOf(random);
     const int places = 16 + draw(20);
     MakeLendable(places);
-    auto slots = world().OpenQueue(kPage, 2);
-    auto bytes = runtime().OpenBytes(4 * kPlace);
-    ASSERT_TRUE(bytes.ok()) << bytes.status();
-    const std::vector<TensorId> tensors = world().RegisterMany(30, kPage);
-    std::vector<uint8_t> written(30);
-    for (const TensorId each : tensors) world().Fill(*slots, each, 0);
-    std::vector<std::unique_ptr<Asked>> asked;
-    for (int i = 0; i < 300; ++i) {
-      const auto which = static_cast<size_t>(draw(30));
-      const bool writes = draw(3) == 0;
-      if (draw(6) == 0) {
-        const int64_t lends = draw(places) * kPlace;
-        asked.push_back(Ask(lends, absl::Milliseconds(draw(4))));
-      }
-      if (draw(2) == 0) {
-        if (writes) world().Fill(*slots, tensors[which], ++written[which]);
-        EXPECT_TRUE(world().Holds(*slots, tensors[which], written[which]));
-        continue;
-      }
-      const Access access = writes ? Access::kUpdate : Access::kRead;
-      const auto pushed =
-          (*bytes)->Push({{tensors[which], access}}, {}, Soon());
-      ASSERT_TRUE(pushed.ok()) << pushed.status();
-      auto news = (*bytes)->Await(*pushed, Soon());
-      while (news.ok() && !news->pins.has_value()) {
-        news = (*bytes)->Await(*pushed, Soon());
-      }
-      ASSERT_TRUE(news.ok() && news->pins->ok());
-      Pin& pin = (**news->pins)[0];
-      EXPECT_TRUE(HasPattern(pin.data(), written[which]));
-      if (writes) WritePattern(pin.data(), ++written[which]);
-    }
-    for (const auto& each : asked) {
-      EXPECT_TRUE(each->question.Await<Lent>(ClockOf(runtime())).ok());
-    }
-    for (size_t i = 0; i < 30; ++i) {
-      EXPECT_TRUE(world().Holds(*slots, tensors[i], written[i])) << i;
-    }
+    UseMeanwhile<Lent>(draw, 30, 300, [&]() -> std::unique_ptr<Asked> {
+      if (draw(6) != 0) return nullptr;
+      const int64_t lends = draw(places) * kPlace;
+      return Ask(lends, absl::Milliseconds(draw(4)));
+    });
   }
 }
 

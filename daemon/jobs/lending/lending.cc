@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -48,19 +49,14 @@ Lending::Claims Lending::ClaimsOf() const {
     claims.lenders.push_back(session);
     claims.all.push_back({each.job, each.bytes, each.bytes - each.lent});
   }
+  // What a job has beside counts once, however many of it grow.
+  std::set<JobName> counted;
   for (const Waiting& each : waiting_) {
     if (!each.wait.grows) continue;
+    const bool is_first = counted.insert(each.wait.job).second;
     claims.growing.push_back(each.number);
-    claims.all.push_back(GrowthClaim(each.wait));
-    // What the job has beside counts once, however many of it grow.
-    const bool is_counted =
-        std::count_if(waiting_.begin(), waiting_.end(), [&](const Waiting& a) {
-          return a.wait.grows && a.wait.job == each.wait.job &&
-                 a.number < each.number;
-        }) > 0;
-    if (!is_counted) continue;
-    TierClaim& claim = claims.all.back();
-    claim = {claim.job, each.wait.bytes, 0};
+    claims.all.push_back(is_first ? GrowthClaim(each.wait)
+                                  : TierClaim{each.wait.job, each.wait.bytes});
   }
   for (TierClaim& each : kept_()) claims.all.push_back(std::move(each));
   return claims;
