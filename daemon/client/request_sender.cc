@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <iterator>
 #include <optional>
 #include <type_traits>
@@ -69,12 +68,12 @@ absl::Status RequestSender::BeginAgain(MessageChannel& channel) {
 absl::Status RequestSender::SendAll(Inbox& inbox) {
   TERRACE_RETURN_IF_ERROR(channel_->Flush());
   if (channel_->is_full()) return absl::OkStatus();  // more stays in the inbox
-  std::deque<Message> drained;
-  const uint64_t last = inbox.Drain(&drained);
-  if (drained.empty()) return absl::OkStatus();
+  drained_.clear();
+  const uint64_t last = inbox.Drain(&drained_);
+  if (drained_.empty()) return absl::OkStatus();
   JobRequests batch{.posted = last, .requests = {}};
   const absl::Time now = SystemClock().Now();
-  for (Message& each : drained) {
+  for (Message& each : drained_) {
     std::optional<JobRequest> request = RequestOf(each);
     if (!request.has_value()) continue;
     dues_.Note(*request, now);

@@ -6,6 +6,7 @@
 // Thread-safe.
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -58,6 +59,7 @@ class RequestSender {
   Mutex mutex_;
   // Its sending side; null: there is no daemon.
   MessageChannel* channel_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::deque<Message> drained_ ABSL_GUARDED_BY(mutex_);  // its room is kept
   std::vector<Refused> refused_ ABSL_GUARDED_BY(mutex_);
   absl::Status how_ ABSL_GUARDED_BY(mutex_);
 };

@@ -254,6 +254,7 @@ absl::Status JobClient::Pass(CloseQueueRequest request) {
 }
 
 std::vector<JobNews> JobClient::TakeNews() {
+  if (outbox_->IsEmpty()) return {};
   // Before what was told meanwhile is taken.
   const uint64_t done = inbox_->heard();
   NewsMessages news;

@@ -206,9 +206,23 @@ absl::StatusOr<EnvelopeBody> ReadBody(const flat::Envelope& envelope,
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::byte>> Encode(const Envelope& envelope,
-                                              size_t most_bytes) {
+struct EnvelopeWriter::Buffer {
   FlatBuilder builder;
+};
+
+EnvelopeWriter::EnvelopeWriter() : buffer_(std::make_unique<Buffer>()) {}
+EnvelopeWriter::~EnvelopeWriter() = default;
+EnvelopeWriter::EnvelopeWriter(EnvelopeWriter&&) noexcept = default;
+
+absl::StatusOr<absl::Span<const std::byte>> EnvelopeWriter::Encode(
+    const Envelope& envelope, size_t most_bytes) {
+  FlatBuilder& builder = buffer_->builder;
+  // What a long message took is not kept.
+  if (builder.GetSize() > kMostPacketBytes) {
+    builder.Reset();
+  } else {
+    builder.Clear();
+  }
   const WrittenBody body = std::visit(
       [&](const auto& each) { return Write(builder, each); }, envelope.body);
   flat::FinishEnvelopeBuffer(
@@ -221,7 +235,15 @@ absl::StatusOr<std::vector<std::byte>> Encode(const Envelope& envelope,
   }
   const auto* const begin =
       reinterpret_cast<const std::byte*>(builder.GetBufferPointer());
-  return std::vector<std::byte>(begin, begin + builder.GetSize());
+  return absl::Span<const std::byte>(begin, builder.GetSize());
+}
+
+absl::StatusOr<std::vector<std::byte>> Encode(const Envelope& envelope,
+                                              size_t most_bytes) {
+  EnvelopeWriter writer;
+  TERRACE_ASSIGN_OR_RETURN(const absl::Span<const std::byte> bytes,
+                           writer.Encode(envelope, most_bytes));
+  return std::vector<std::byte>(bytes.begin(), bytes.end());
 }
 
 absl::StatusOr<Envelope> Decode(absl::Span<const std::byte> bytes,
@@ -232,9 +254,14 @@ absl::StatusOr<Envelope> Decode(absl::Span<const std::byte> bytes,
   }
   // Fields are read where they lie, so that the whole begins at a multiple of
   // the largest one.
-  std::vector<uint64_t> aligned(bytes.size() / sizeof(uint64_t) + 1);
-  if (!bytes.empty()) std::memcpy(aligned.data(), bytes.data(), bytes.size());
-  const auto* const begin = reinterpret_cast<const uint8_t*>(aligned.data());
+  std::vector<uint64_t> aligned;
+  const auto* begin = reinterpret_cast<const uint8_t*>(bytes.data());
+  if (bytes.empty() ||
+      reinterpret_cast<uintptr_t>(begin) % alignof(uint64_t) != 0) {
+    aligned.resize(bytes.size() / sizeof(uint64_t) + 1);
+    if (!bytes.empty()) std::memcpy(aligned.data(), begin, bytes.size());
+    begin = reinterpret_cast<const uint8_t*>(aligned.data());
+  }
   const auto most_tables =
       static_cast<flatbuffers::uoffset_t>(bytes.size() / kLeastTableBytes + 1);
   flatbuffers::Verifier verifier(begin, bytes.size(), kMostDepth, most_tables);

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -54,6 +55,23 @@ struct Envelope {
 // names the bytes.
 absl::StatusOr<std::vector<std::byte>> Encode(
     const Envelope& envelope, size_t most_bytes = kMostPacketBytes);
+
+// The same of one envelope after another, in memory that is kept for the next.
+// One thread at a time.
+class EnvelopeWriter {
+ public:
+  EnvelopeWriter();
+  ~EnvelopeWriter();
+  EnvelopeWriter(EnvelopeWriter&&) noexcept;
+
+  // Until the next Encode.
+  absl::StatusOr<absl::Span<const std::byte>> Encode(const Envelope& envelope,
+                                                     size_t most_bytes);
+
+ private:
+  struct Buffer;  // FlatBuffers' builder
+  std::unique_ptr<Buffer> buffer_;
+};
 
 // InvalidArgument, which says what is wrong: more than `most_bytes`, no
 // FlatBuffer of this kind, another protocol (both numbers), a body that is not

@@ -1,6 +1,5 @@
 #include "daemon/wire/fragments.h"
 
-#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -19,22 +18,27 @@ constexpr size_t kLeastPieceBytes = 4096;
 
 absl::StatusOr<std::vector<std::vector<std::byte>>> PacketsOf(
     const Envelope& envelope) {
-  TERRACE_ASSIGN_OR_RETURN(std::vector<std::byte> bytes,
-                           Encode(envelope, kMostMessageBytes));
+  EnvelopeWriter writer;
+  TERRACE_ASSIGN_OR_RETURN(const absl::Span<const std::byte> bytes,
+                           writer.Encode(envelope, kMostMessageBytes));
+  return PacketsOf(bytes, envelope.sequence);
+}
+
+absl::StatusOr<std::vector<std::vector<std::byte>>> PacketsOf(
+    absl::Span<const std::byte> bytes, uint64_t sequence) {
   std::vector<std::vector<std::byte>> packets;
   if (bytes.size() <= kMostPacketBytes) {
-    packets.push_back(std::move(bytes));
+    packets.emplace_back(bytes.begin(), bytes.end());
     return packets;
   }
   for (size_t begin = 0; begin < bytes.size(); begin += kPieceBytes) {
-    const size_t end = std::min(bytes.size(), begin + kPieceBytes);
+    const absl::Span<const std::byte> of = bytes.subspan(begin, kPieceBytes);
     Fragment piece;
-    piece.bytes.assign(bytes.begin() + static_cast<ptrdiff_t>(begin),
-                       bytes.begin() + static_cast<ptrdiff_t>(end));
-    piece.left_bytes = bytes.size() - end;
+    piece.bytes.assign(of.begin(), of.end());
+    piece.left_bytes = bytes.size() - begin - of.size();
     TERRACE_ASSIGN_OR_RETURN(
         std::vector<std::byte> packet,
-        Encode({.sequence = envelope.sequence, .body = std::move(piece)}));
+        Encode({.sequence = sequence, .body = std::move(piece)}));
     packets.push_back(std::move(packet));
   }
   return packets;

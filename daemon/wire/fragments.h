@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -16,6 +17,9 @@ namespace terrace {
 // is longer than kMostMessageBytes.
 absl::StatusOr<std::vector<std::vector<std::byte>>> PacketsOf(
     const Envelope& envelope);
+// Of the bytes of one that has that number.
+absl::StatusOr<std::vector<std::vector<std::byte>>> PacketsOf(
+    absl::Span<const std::byte> bytes, uint64_t sequence);
 
 // One thread at a time.
 class FragmentReader {

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 
 namespace terrace {
@@ -15,8 +16,17 @@ constexpr int kMostBells = 16;
 }  // namespace
 
 absl::Status MessageChannel::Send(const Envelope& envelope) {
+  TERRACE_ASSIGN_OR_RETURN(const absl::Span<const std::byte> bytes,
+                           encoded_.Encode(envelope, kMostMessageBytes));
+  if (unsent_.empty() && bytes.size() <= kMostPacketBytes) {
+    TERRACE_ASSIGN_OR_RETURN(const bool written, writer_.Write(bytes));
+    if (written) {
+      if (writer_.WakeReader()) Ring();
+      return absl::OkStatus();
+    }
+  }
   TERRACE_ASSIGN_OR_RETURN(std::vector<std::vector<std::byte>> packets,
-                           PacketsOf(envelope));
+                           PacketsOf(bytes, envelope.sequence));
   for (std::vector<std::byte>& packet : packets) {
     unsent_bytes_ += packet.size();
     unsent_.push_back(std::move(packet));
@@ -44,12 +54,11 @@ bool MessageChannel::RestForRoom() {
 
 absl::StatusOr<std::optional<Envelope>> MessageChannel::Receive() {
   while (true) {
-    TERRACE_ASSIGN_OR_RETURN(const std::optional<std::vector<std::byte>> packet,
-                             ring_reader_.Read());
-    if (!packet.has_value()) return std::nullopt;
+    TERRACE_ASSIGN_OR_RETURN(const bool has_read, ring_reader_.Read(&packet_));
+    if (!has_read) return std::nullopt;
     if (ring_reader_.WakeWriter()) Ring();
     TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message,
-                             reader_.Add(*packet));
+                             reader_.Add(packet_));
     if (message.has_value()) return message;
   }
 }

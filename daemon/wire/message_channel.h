@@ -81,11 +81,13 @@ class MessageChannel {
   PacketSocket socket_;
   const std::optional<Peer> sender_;
   // Of who sends.
+  EnvelopeWriter encoded_;
   RingWriter writer_;
   std::deque<std::vector<std::byte>> unsent_;
   size_t unsent_bytes_ = 0;
   // Of who receives.
   RingReader ring_reader_;
+  std::vector<std::byte> packet_;  // the last one that was read
   FragmentReader reader_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/wire/envelope.h"
@@ -82,11 +83,11 @@ bool RingWriter::AwaitRoom(size_t packet_bytes) {
   return false;
 }
 
-absl::StatusOr<std::optional<std::vector<std::byte>>> RingReader::Read() {
+absl::StatusOr<bool> RingReader::Read(std::vector<std::byte>* packet) {
   const uint32_t written =
       end_.has_value() ? *end_ : ring_.words->written.load();
   const uint32_t there = written - place_;
-  if (there == 0) return std::nullopt;
+  if (there == 0) return false;
   if (there > kRingBytes || there < kLengthBytes) {
     return NoPlace("writer", written, place_);
   }
@@ -99,11 +100,11 @@ absl::StatusOr<std::optional<std::vector<std::byte>>> RingReader::Read() {
         absl::StrCat("a packet of ", length, " bytes in a ring that has ",
                      there, "; one has 1 to ", kMostPacketBytes));
   }
-  std::vector<std::byte> packet(length);
-  CopyOut(ring_, place_ + kLengthBytes, packet.data(), length);
+  packet->resize(length);
+  CopyOut(ring_, place_ + kLengthBytes, packet->data(), length);
   place_ += TakenBy(length);
   ring_.words->read.store(place_);
-  return packet;
+  return true;
 }
 
 bool RingReader::WakeWriter() {
@@ -112,12 +113,15 @@ bool RingReader::WakeWriter() {
 }
 
 bool RingReader::Rest() {
+  rests_ = true;
   ring_.words->reader_rests.store(1);
   if (ring_.words->written.load() == place_) return true;
   Stir();
   return false;
 }
 
-void RingReader::Stir() { ring_.words->reader_rests.store(0); }
+void RingReader::Stir() {
+  if (std::exchange(rests_, false)) ring_.words->reader_rests.store(0);
+}
 
 }  // namespace terrace

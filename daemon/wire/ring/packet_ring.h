@@ -81,9 +81,10 @@ class RingReader {
   explicit RingReader(RingView ring)
       : ring_(ring), place_(ring.words->read.load()) {}
 
-  // Nothing: there is no packet now. InvalidArgument: the writer's place, or a
-  // packet's length, is none that it can have.
-  absl::StatusOr<std::optional<std::vector<std::byte>>> Read();
+  // The next one replaces what `packet` has. False: there is none now.
+  // InvalidArgument: the writer's place, or a packet's length, is none that it
+  // can have.
+  absl::StatusOr<bool> Read(std::vector<std::byte>* packet);
   // What is written from here on is not read.
   void End() { end_ = ring_.words->written.load(); }
   // After packets were read: true, the writer is to hear a bell.
@@ -98,6 +99,7 @@ class RingReader {
  private:
   const RingView ring_;
   uint32_t place_;
+  bool rests_ = false;  // its word says so, or did
   std::optional<uint32_t> end_;
 };
 

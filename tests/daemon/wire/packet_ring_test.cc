@@ -61,11 +61,12 @@ TEST_F(PacketRingTest, WhatIsReadIsWhatWasWritten) {
       ASSERT_TRUE(has_room.ok()) << has_room.status();
       if (*has_room) written.push_back(std::move(packet));
     } else {
-      const auto read = reader.Read();
-      ASSERT_TRUE(read.ok()) << read.status();
-      ASSERT_EQ(read->has_value(), !written.empty());
+      Bytes packet;
+      const absl::StatusOr<bool> has_read = reader.Read(&packet);
+      ASSERT_TRUE(has_read.ok()) << has_read.status();
+      ASSERT_EQ(*has_read, !written.empty());
       if (written.empty()) continue;
-      EXPECT_EQ(**read, written.front());
+      EXPECT_EQ(packet, written.front());
       written.pop_front();
     }
   }
@@ -77,7 +78,9 @@ TEST_F(PacketRingTest, ItHasRoomForAsMuchAsItHasBytes) {
   while (*writer_.Write(longest)) ++count;
   EXPECT_EQ(count, 3);  // with its length each is longer than a quarter
   EXPECT_TRUE(writer_.AwaitRoom(longest.size()));
-  EXPECT_TRUE(**reader_.Read() == longest);
+  Bytes read;
+  EXPECT_TRUE(*reader_.Read(&read));
+  EXPECT_TRUE(read == longest);
   EXPECT_TRUE(reader_.WakeWriter());
   EXPECT_FALSE(reader_.WakeWriter());  // once
   EXPECT_FALSE(writer_.AwaitRoom(longest.size()));
@@ -101,16 +104,17 @@ TEST_F(PacketRingTest, PlacesOfAWriterThatAreNoneAreRefused) {
       words().read = 0;
       words().written = place;
       RingReader reader(ring_);
-      const auto read = reader.Read();
+      Bytes packet;
+      const absl::StatusOr<bool> read = reader.Read(&packet);
       if (place == 0) {
-        ASSERT_TRUE(read.ok() && !read->has_value());
+        ASSERT_TRUE(read.ok() && !*read);
         continue;
       }
       const bool is_packet = place >= 4 && place <= kRingBytes && length > 0 &&
                              length <= kMostPacketBytes && taken <= place;
       ASSERT_EQ(read.ok(), is_packet) << place << ", " << length;
       if (is_packet) {
-        ASSERT_EQ((*read)->size(), length);
+        ASSERT_EQ(packet.size(), length);
       }
     }
   }
@@ -130,17 +134,18 @@ TEST_F(PacketRingTest, PlacesOfAReaderThatAreNoneAreRefused) {
 
 TEST_F(PacketRingTest, AReaderThatRestsIsRungForOnce) {
   const Bytes packet = PacketOf(8, 1);
+  Bytes read;
   ASSERT_TRUE(*writer_.Write(packet));
   EXPECT_FALSE(writer_.WakeReader());  // it did not ask
   EXPECT_FALSE(reader_.Rest());        // it has something to read
-  ASSERT_TRUE((*reader_.Read()).has_value());
+  ASSERT_TRUE(*reader_.Read(&read));
   EXPECT_TRUE(reader_.Rest());
   ASSERT_TRUE(*writer_.Write(packet));
   EXPECT_TRUE(writer_.WakeReader());
   EXPECT_FALSE(writer_.WakeReader());
   reader_.Stir();
   words().thread = kLooks;
-  ASSERT_TRUE((*reader_.Read()).has_value());
+  ASSERT_TRUE(*reader_.Read(&read));
   EXPECT_TRUE(reader_.Rest());
   ASSERT_TRUE(*writer_.Write(packet));
   EXPECT_FALSE(writer_.WakeReader());  // a thread of it looks
@@ -188,11 +193,11 @@ class SleepingRingTest : public PacketRingTest {
   }
   // Nothing: nobody has rung.
   std::optional<Bytes> Read() {
+    Bytes packet;
     while (true) {
-      std::optional<Bytes> read = *reader_.Read();
-      if (read.has_value()) {
+      if (*reader_.Read(&packet)) {
         if (reader_.WakeWriter()) for_room_.Ring();
-        return read;
+        return packet;
       }
       if (!reader_.Rest()) continue;
       ++slept_;

@@ -163,11 +163,11 @@ class RawJob {
   // What the daemon has said before it went is there all the same.
   absl::StatusOr<std::vector<std::byte>> Read() {
     absl::Status there;
+    std::vector<std::byte> packet;
     while (true) {
-      absl::StatusOr<std::optional<std::vector<std::byte>>> packet =
-          reader_->Read();
-      if (!packet.ok()) return packet.status();
-      if (packet->has_value()) return **std::move(packet);
+      const absl::StatusOr<bool> has_read = reader_->Read(&packet);
+      if (!has_read.ok()) return has_read.status();
+      if (*has_read) return packet;
       if (!there.ok()) return there;
       if (reader_->Rest()) there = socket_.Await(Soon()).status();
     }
