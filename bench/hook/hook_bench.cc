@@ -3,8 +3,11 @@
 //
 //   terrace-bench-hook [--rounds N] [--json]
 //   terrace-bench-hook --fetches [--rounds N] [--json]
+//   terrace-bench-hook --allocations [--rounds N] [--json]
 //
-// With --fetches it prints what tensors that are away cost (fetch_bench.h).
+// With --fetches it prints what tensors that are away cost (fetch_bench.h),
+// with --allocations what new tensors cost beside placements
+// (placement_bench.h).
 // Otherwise:
 //
 // Each round runs each operation in four states, in rotated order, on the
@@ -31,6 +34,7 @@
 #include "base/status_macros.h"
 #include "bench/harness.h"
 #include "bench/hook/fetch_bench.h"
+#include "bench/hook/placement_bench.h"
 #include "terrace/runtime.h"
 #include "terrace/torch/hook.h"
 
@@ -185,10 +189,13 @@ absl::Status RunOperation(Runtime& runtime, const Operation& operation,
 absl::Status Run(int argc, char** argv) {
   TERRACE_ASSIGN_OR_RETURN(
       const Flags flags,
-      Flags::Parse(argc, argv, {"rounds", "json", "fetches"}));
+      Flags::Parse(argc, argv, {"rounds", "json", "fetches", "allocations"}));
   TERRACE_ASSIGN_OR_RETURN(const int64_t rounds, flags.number("rounds", 15));
   at::set_num_threads(1);
   if (flags.has("fetches")) return RunFetches(rounds, flags.has("json"));
+  if (flags.has("allocations")) {
+    return RunAllocations(rounds, flags.has("json"));
+  }
   Options options;
   options.host_budget_bytes = int64_t{16} << 20;
   options.memory_paths = 1;

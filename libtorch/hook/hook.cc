@@ -10,6 +10,7 @@
 #include "libtorch/hook/managed_storage.h"
 #include "libtorch/hook/managed_storages.h"
 #include "libtorch/hook/operation_net.h"
+#include "libtorch/hook/placed_tensors.h"
 #include "libtorch/hook/saved_tensors.h"
 #include "libtorch/hook/window/byte_window.h"
 
@@ -86,7 +87,8 @@ Hook::Hook(Runtime& runtime, std::shared_ptr<ManagedStorages> storages)
           [storages = storages_](const NamedTensor& leaf) {
             return ManageGradientOf(leaf, *storages);
           })),
-      saved_(std::make_unique<SavedTensors>(storages_)) {}
+      saved_(std::make_unique<SavedTensors>(storages_)),
+      placed_(std::make_shared<PlacedTensors>(storages_)) {}
 
 Hook::~Hook() {
   gradients_.reset();
@@ -155,6 +157,15 @@ absl::StatusOr<bool> Hook::ManageSaved(const at::Tensor& tensor) {
 
 void Hook::UseSaved(const at::Tensor& tensor) { saved_->Use(tensor); }
 
+absl::StatusOr<PlacementScope> Hook::Place() {
+  TERRACE_RETURN_IF_ERROR(storages_->CheckOpen());
+  TERRACE_RETURN_IF_ERROR(PlacementAllocator::Install());
+  if (NewbornMemory() == nullptr) {
+    return absl::ResourceExhaustedError("no addresses for new tensors");
+  }
+  return PlacementScope(Placing::Begin(/*arena=*/nullptr, placed_));
+}
+
 void Hook::BeginStep() {
   saved_->BeginStep();
   storages_->window().BeginStep();
@@ -202,6 +213,7 @@ HookStats Hook::stats() const {
                  .evicted_bytes = window.numbered.evicted_bytes,
                  .fetched_bytes = window.numbered.fetched_bytes,
                  .blocked = window.numbered.blocked};
+  stats.placed = placed_->stats();
   return stats;
 }
 

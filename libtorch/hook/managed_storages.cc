@@ -39,6 +39,12 @@ absl::Status ManagedStorages::CheckProcess() const {
   return absl::CancelledError("a forked child has none of its parent's bytes");
 }
 
+absl::Status ManagedStorages::CheckOpen() const {
+  TERRACE_RETURN_IF_ERROR(CheckProcess());
+  if (!lives_.closed()) return absl::OkStatus();
+  return absl::FailedPreconditionError("the hook is closed");
+}
+
 absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::Settled(
     const NamedTensor& tensor) const {
   const OperationNet& net = OperationNet::Get();
@@ -103,9 +109,7 @@ absl::Status ManagedStorages::Add(absl::Span<const NamedTensor> tensors,
 
 absl::Status ManagedStorages::AddNow(absl::Span<const NamedTensor> tensors,
                                      const ManagedStorage* parameter) {
-  if (lives_.closed()) {
-    return absl::FailedPreconditionError("the hook is closed");
-  }
+  TERRACE_RETURN_IF_ERROR(CheckOpen());
   Sweep();
   absl::Status added = absl::AbortedError("");
   while (absl::IsAborted(added)) {  // another thread chose the same

@@ -36,11 +36,12 @@ class ManagedStorages final
   absl::Status Add(absl::Span<const NamedTensor> tensors,
                    const ManagedStorage* parameter = nullptr);
   // An operation of the calling thread hands over a tensor that is part of a
-  // step, with its number there (WindowTensor::SetNumber). The tensor stays in
-  // memory until the operation has ended. Returns null, and leaves the tensor
-  // as it is, when it is no dense tensor in memory of LibTorch's own with at
-  // most `most_bytes`; when any hook manages it, or an update or a collective
-  // uses it; when there is no room for it; and when the hook is closed.
+  // step, with its number there (WindowTensor::SetNumber), or -1. The tensor
+  // stays in memory until the operation has ended. Returns null, and leaves the
+  // tensor as it is, when it is no dense tensor in memory of LibTorch's own
+  // with at most `most_bytes`; when any hook manages it, or an update or a
+  // collective uses it; when there is no room for it; and when the hook is
+  // closed.
   absl::StatusOr<std::shared_ptr<ManagedStorage>> AddNumbered(
       const NamedTensor& tensor, int64_t number, int64_t most_bytes);
   // Returns null when this hook does not manage the storage. The result lives
@@ -70,6 +71,9 @@ class ManagedStorages final
   ByteWindow& window() { return window_; }
   const ByteWindow& window() const { return window_; }
   bool closed() const { return lives_.closed(); }
+  // Fails with FailedPrecondition once the hook is closed, and with Cancelled
+  // in a forked child.
+  absl::Status CheckOpen() const;
   // The number of managed storages, and their bytes.
   int64_t count() const { return lives_.count(); }
   int64_t size_bytes() const { return lives_.size_bytes(); }

@@ -1,13 +1,13 @@
 #include "libtorch/hook/storage_check.h"
 
 #include <ATen/MapAllocator.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/COW.h>
 
 #include <exception>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
+#include "libtorch/hook/placement/made_by_libtorch.h"
 #include "terrace/runtime.h"
 
 namespace terrace {
@@ -53,8 +53,7 @@ std::string FaultOf(const at::Tensor& tensor, int64_t budget_bytes) {
 
 bool IsOrdinary(c10::StorageImpl& storage) {
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  return storage.nbytes() > 0 &&
-         data.get_deleter() == c10::GetCPUAllocator()->raw_deleter();
+  return storage.nbytes() > 0 && IsMadeByLibTorch(data);
 }
 
 absl::Status Materialize(const std::string& name, c10::StorageImpl& storage) {

@@ -67,6 +67,12 @@ class OffloadedModel final : public Offload {
     return ActivationScope(SavingScope::Begin(activations_, arguments));
   }
 
+  absl::StatusOr<PlacementScope> Placement() override {
+    TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<OffloadPlace> place,
+                             Place());
+    return place->hook().Place();
+  }
+
   void BeginStep() override {
     const auto place = Place();
     if (!place.ok()) return;

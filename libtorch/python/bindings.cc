@@ -38,6 +38,8 @@ void DefineOffload(::torch::Library& m) {
   using terrace::LeaseBinding;
   using terrace::OffloadBinding;
   m.class_<LeaseBinding>("Lease").def("end", &LeaseBinding::End);
+  using terrace::PlacementBinding;
+  m.class_<PlacementBinding>("Placement").def("end", &PlacementBinding::End);
   m.class_<OffloadBinding>("Offload")
       .def(::torch::init<>())
       .def("open", &OffloadBinding::Open)
@@ -49,6 +51,8 @@ void DefineOffload(::torch::Library& m) {
       .def("uses", &OffloadBinding::Uses)
       .def("exchange_memory", &OffloadBinding::ExchangeMemory)
       .def("lease", &OffloadBinding::MakeLease)
+      .def("begin_placement", &OffloadBinding::BeginPlacement)
+      .def("give_address", &OffloadBinding::GiveAddress)
       .def("save_activation", &OffloadBinding::SaveActivation)
       .def("use_activation", &OffloadBinding::UseActivation)
       .def("prefetch", &OffloadBinding::Prefetch)

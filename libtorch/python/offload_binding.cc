@@ -9,6 +9,7 @@
 #include "libtorch/hook/collectives.h"
 #include "libtorch/hook/managed_storage.h"
 #include "libtorch/hook/operation_net.h"
+#include "libtorch/hook/placement/waiting_tensors.h"
 #include "libtorch/hook/storage_check.h"
 #include "libtorch/python/binding_options.h"
 #include "libtorch/python/stats_json.h"
@@ -171,6 +172,22 @@ std::tuple<Outcome, c10::intrusive_ptr<LeaseBinding>> OffloadBinding::MakeLease(
   return {
       ToOutcome(absl::OkStatus()),
       c10::make_intrusive<LeaseBinding>(*std::move(place), *std::move(lease))};
+}
+
+std::tuple<Outcome, c10::intrusive_ptr<PlacementBinding>>
+OffloadBinding::BeginPlacement() {
+  auto place = Place();
+  absl::StatusOr<PlacementScope> scope =
+      place.ok() ? (*place)->hook().Place() : place.status();
+  if (!scope.ok()) {
+    return {ToOutcome(scope.status()), c10::make_intrusive<PlacementBinding>()};
+  }
+  return {ToOutcome(absl::OkStatus()),
+          c10::make_intrusive<PlacementBinding>(*std::move(scope))};
+}
+
+void OffloadBinding::GiveAddress(const at::Tensor& tensor) {
+  if (tensor.has_storage()) WaitingTensors::Get().Forget(StorageOf(tensor));
 }
 
 Outcome OffloadBinding::Prefetch(const std::vector<at::Tensor>& tensors) {

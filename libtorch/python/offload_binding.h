@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,6 +43,19 @@ class LeaseBinding final : public ::torch::CustomClassHolder {
   const Process process_;
   std::shared_ptr<OffloadPlace> place_;
   Lease lease_;
+};
+
+// A scope of placement, until End or until nothing has this any more.
+class PlacementBinding final : public ::torch::CustomClassHolder {
+ public:
+  PlacementBinding() = default;  // of nothing
+  explicit PlacementBinding(PlacementScope scope) : scope_(std::move(scope)) {}
+
+  // Again: nothing. One thread at a time.
+  void End() { scope_.End(); }
+
+ private:
+  PlacementScope scope_;
 };
 
 class OffloadBinding final : public ::torch::CustomClassHolder {
@@ -82,6 +96,13 @@ class OffloadBinding final : public ::torch::CustomClassHolder {
   // Brings a tensor's storage and keeps it, for as long as what it answers.
   std::tuple<Outcome, c10::intrusive_ptr<LeaseBinding>> MakeLease(
       const at::Tensor& tensor, bool write);
+
+  // Begins a scope of the calling thread. See Hook::Place.
+  std::tuple<Outcome, c10::intrusive_ptr<PlacementBinding>> BeginPlacement();
+
+  // The address of a tensor that is not offloaded is given to somebody: none of
+  // these takes it over for an operation's writing it.
+  void GiveAddress(const at::Tensor& tensor);
 
   // A tensor that autograd saves; whether it goes below. Not after Close: it
   // stays as it is. See Hook::ManageSaved, UseSaved.

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "libtorch/hook/placement/made_by_libtorch.h"
 #include "libtorch/hook/placement/placement_memory.h"
+#include "libtorch/hook/placement/placing.h"
 
 namespace terrace {
 namespace {
@@ -17,19 +19,13 @@ constexpr c10::DeviceType kCpu = c10::DeviceType::CPU;
 // It stays in force, as LibTorch never lowers a priority again.
 constexpr uint8_t kPriority = 1;
 
-thread_local PlacementMemory* placed_in = nullptr;
-
 // Placed knows the arena of each tensor that is in one: LibTorch frees by
 // address alone.
 class Placed {
  public:
-  // Returns null when the arena has no room.
-  void* Make(PlacementMemory& memory, size_t size_bytes) {
-    std::byte* const range = memory.Take(size_bytes);
-    if (range == nullptr) return nullptr;
+  void Add(void* address, std::shared_ptr<PlacementMemory> memory) {
     MutexLock lock(mutex_);
-    memories_.emplace(range, memory.shared_from_this());
-    return range;
+    memories_.emplace(address, std::move(memory));
   }
   // Returns false when the address is in no arena.
   bool End(void* address) {
@@ -60,8 +56,8 @@ class Allocator final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(size_t size_bytes) override {
-    if (placed_in != nullptr && size_bytes > 0) {
-      void* const made = placed_.Make(*placed_in, size_bytes);
+    if (Placing::MayBeOpen() && size_bytes > 0) {
+      void* const made = Place(size_bytes);
       if (made != nullptr) return {made, made, &Delete, c10::Device(kCpu)};
     }
     return before_->allocate(size_bytes);
@@ -77,7 +73,16 @@ class Allocator final : public c10::Allocator {
   void set_before(c10::Allocator* before) { before_ = before; }
 
  private:
+  // Returns null where there is no room.
+  void* Place(size_t size_bytes) {
+    const Placing::Taken taken = Placing::Take(size_bytes);
+    if (taken.arena != nullptr) {
+      placed_.Add(taken.data, taken.arena->shared_from_this());
+    }
+    return taken.data;
+  }
   static void Delete(void* address) {
+    if (IsNewborn(address)) return EndNewborn(static_cast<std::byte*>(address));
     if (Get().placed_.End(address)) return;
     const c10::DeleterFnPtr before = Get().before_->raw_deleter();
     before(address);
@@ -114,6 +119,16 @@ bool PlacementAllocator::installed() {
   return c10::GetAllocator(kCpu) == &Allocator::Get();
 }
 
+bool IsMadeByLibTorch(const c10::DataPtr& data) {
+  const c10::DeleterFnPtr deleter = data.get_deleter();
+  c10::Allocator& allocator = *c10::GetAllocator(kCpu);
+  if (deleter == allocator.raw_deleter()) return true;
+  // Ours hands on what it does not place, and may have been there before.
+  const c10::Allocator* const before = Allocator::Get().before();
+  return before != nullptr && (deleter == before->raw_deleter() ||
+                               deleter == Allocator::Get().raw_deleter());
+}
+
 absl::StatusOr<PlacementArena> PlacementArena::Create(int64_t size_bytes) {
   absl::StatusOr<std::shared_ptr<PlacementMemory>> memory =
       PlacementMemory::Map(size_bytes);
@@ -133,11 +148,23 @@ bool PlacementArena::Contains(const void* address) const {
   return memory_->Contains(address);
 }
 
+PlacementScope::PlacementScope() = default;
 PlacementScope::PlacementScope(const PlacementArena& arena)
-    : memory_(arena.memory_), outer_(placed_in) {
-  placed_in = memory_.get();
+    : scope_(Placing::Begin(arena.memory_, nullptr)) {}
+PlacementScope::PlacementScope(std::shared_ptr<Placing> scope)
+    : scope_(std::move(scope)) {}
+PlacementScope::~PlacementScope() { End(); }
+PlacementScope::PlacementScope(PlacementScope&& other) noexcept = default;
+PlacementScope& PlacementScope::operator=(PlacementScope&& other) noexcept {
+  if (this == &other) return *this;
+  End();
+  scope_ = std::move(other.scope_);
+  return *this;
 }
 
-PlacementScope::~PlacementScope() { placed_in = outer_; }
+void PlacementScope::End() {
+  if (scope_ == nullptr) return;
+  std::exchange(scope_, nullptr)->End();
+}
 
 }  // namespace terrace

@@ -21,7 +21,7 @@ absl::StatusOr<std::shared_ptr<PlacementMemory>> PlacementMemory::Map(
   }
   const auto size = static_cast<size_t>(RoundUp(size_bytes, kBlockBytes));
   void* const begin = mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (begin == MAP_FAILED) {
     return absl::ErrnoToStatus(
         errno, absl::StrCat("an arena of ", size_bytes, " bytes"));

@@ -103,6 +103,12 @@ def storage_if_offloaded(tensor: torch.Tensor) -> int:
     return _any_offload().storage(tensor)
 
 
+def give_address(tensor: torch.Tensor) -> None:
+    """Somebody has the address of a tensor that is not offloaded, and may keep
+    it: an operation that writes the tensor does not have it offloaded."""
+    _any_offload().give_address(tensor)
+
+
 @functools.cache
 def _any_offload():
     """To ask of tensors."""

@@ -25,6 +25,7 @@ class Managed:
         settings: where parameters, and the state that joins them, may lie.
         is_ended: whether nothing is left to close.
         is_below: whether there is a tier below; else all is in memory.
+        has_placed: whether placement() was ever begun.
         waited_seconds: how long operations waited for updates that have ended,
             of optimizers that joined.
     """
@@ -36,6 +37,7 @@ class Managed:
         self._native = library.new_offload()
         self.settings = settings
         self.is_ended = False
+        self.has_placed = False
         self.waited_seconds = 0.0
         self._lock = threading.Lock()  # It guards waited_seconds.
         self._joined: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -116,6 +118,16 @@ class Managed:
         outcome, held = self._native.lease(tensor, write)
         check(outcome)
         return held
+
+    @contextlib.contextmanager
+    def placement(self) -> Iterator[None]:
+        outcome, scope = self._native.begin_placement()
+        check(outcome)
+        self.has_placed = True
+        try:
+            yield
+        finally:
+            scope.end()
 
     def save_activation(self, tensor: torch.Tensor) -> None:
         """Autograd saves the tensor, which may lie below from now on.

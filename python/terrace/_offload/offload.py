@@ -156,6 +156,28 @@ class Offload:
         """
         return self._managed.lease(tensor, write)
 
+    def placement(self) -> contextlib.AbstractContextManager[None]:
+        """A context manager: tensors that operations of this thread make in it
+        live below as parameters do, from when the operation has ended until
+        they end themselves. So do caches of keys and values, copies of a
+        model's parameters, and other models.
+
+            with offload.placement():
+                tokens = model.generate(prompt, max_new_tokens=4000)
+
+        These are tensors in CPU memory of 64 KiB and more. What an operation
+        makes for itself is not among them, nor what a backward pass makes, nor
+        arrays of numpy. A tensor without contents, as torch.empty() makes it,
+        is one once an operation has written it, unless somebody had its address
+        before. One for which there is no room stays in memory: see stats().
+
+        Raises:
+            RuntimeError: the model is closed, or is another process's; another
+                library has put its allocator in the place of torch's.
+            MemoryError: there are no addresses for new tensors.
+        """
+        return self._managed.placement()
+
     def prefetch(self, tensors: Iterable[torch.Tensor]) -> None:
         """Begins to bring tensors that are away, as far as there is room, and
         waits for none. This is a hint."""
@@ -201,6 +223,8 @@ class Offload:
         `fetched_bytes` brought back for operations. `managed_tensors`, counted
         as storages; `fetches` that an operation waited for, `fetches_ahead`
         that came before one needed them, `share_ahead` of all of these;
+        `placed_tensors`, storages that became so in placement(), and their
+        `placed_bytes`; `placed_left_bytes` of those that stayed in memory.
         `evictions`, of them `clean_drops` of what was not written and cost
         nothing; `failures`. Of activations, counted above too:
         `activation_tensors` and `activation_bytes` that were saved,

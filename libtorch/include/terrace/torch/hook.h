@@ -42,11 +42,13 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "terrace/runtime.h"
+#include "terrace/torch/placement.h"
 
 namespace terrace {
 
 class Gradients;
 class ManagedStorages;
+class PlacedTensors;
 class SavedTensors;
 
 struct HookOptions {
@@ -85,6 +87,15 @@ struct SavedStats {
   absl::Duration blocked;
 };
 
+// The tensors that operations made in a scope of Place, of which one that is
+// left is an ordinary tensor.
+struct PlacedStats {
+  int64_t tensors = 0;  // storages, that were taken over
+  int64_t bytes = 0;
+  int64_t left_tensors = 0;  // for lack of room, or as they cannot be managed
+  int64_t left_bytes = 0;
+};
+
 struct HookStats {
   int64_t managed_tensors = 0;  // storages
   int64_t managed_bytes = 0;
@@ -104,6 +115,7 @@ struct HookStats {
   absl::Duration blocked;          // operations and leases, by fetches
   absl::Duration blocked_on_room;  // of that, by what had to leave first
   SavedStats saved;                // counted above too
+  PlacedStats placed;              // likewise
 };
 
 // How long operations and leases have waited for this tensor.
@@ -210,6 +222,25 @@ class Hook {
   // yet. The call is a hint.
   void UseSaved(const at::Tensor& tensor);
 
+  // Begins a scope of the calling thread: CPU tensors whose storages have 64
+  // KiB and more and which operations of the thread make in it are managed from
+  // the end of the operation on, until they end. They may be used, kept and
+  // handed on as any, beyond the scope too. What an operation makes for itself
+  // is never managed, nor what an operation within a backward pass makes. A
+  // tensor that is made without contents, as by at::empty, is managed once an
+  // operation of the thread has written it. A tensor that has no room here, or
+  // cannot be managed, stays an ordinary one (stats().placed); an error of the
+  // Runtime is told by error(). Code that fills tensors by their addresses,
+  // other than operations, holds a Lease, or makes them outside the scope.
+  //
+  // The first scope of the process puts an allocator in the place of
+  // LibTorch's (placement.h), which stays; no other thread may make tensors
+  // meanwhile. Fails with FailedPrecondition when the hook is closed, or where
+  // another library's allocator has its place; with ResourceExhausted where
+  // there are no addresses for new tensors; and with Cancelled in a forked
+  // child.
+  absl::StatusOr<PlacementScope> Place();
+
   // Waits for the update of a late step, as operations do. Fails with
   // InvalidArgument when the tensor is not managed here, with
   // FailedPrecondition when that update failed, and else with the error of the
@@ -263,6 +294,7 @@ class Hook {
   const std::shared_ptr<ManagedStorages> storages_;
   std::unique_ptr<Gradients> gradients_;
   const std::unique_ptr<SavedTensors> saved_;
+  const std::shared_ptr<PlacedTensors> placed_;  // scopes have it too
 };
 
 }  // namespace terrace

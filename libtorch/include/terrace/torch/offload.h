@@ -57,6 +57,7 @@
 #include "terrace/tier.h"
 #include "terrace/torch/activation_scope.h"
 #include "terrace/torch/hook.h"
+#include "terrace/torch/placement.h"
 
 namespace torch::nn {
 class Module;
@@ -195,6 +196,12 @@ class Offload {
   virtual ActivationScope SaveActivations(
       absl::Span<const at::Tensor> arguments) = 0;
   ActivationScope SaveActivations() { return SaveActivations({}); }
+
+  // Begins a scope of the calling thread in which new CPU tensors live below as
+  // the parameters do: caches of keys and values, copies of a model's
+  // parameters, another model. Hook::Place has the rules, and its errors are
+  // this one's.
+  virtual absl::StatusOr<PlacementScope> Placement() = 0;
 
   // Begins a training step, or another part of a program that repeats: all
   // passes whose gradients are summed and the optimizer's step, or one pass

@@ -8,6 +8,10 @@
 //     at::Tensor in_arena = at::empty({1000});
 //   }
 //
+// A scope of a hook's, or of an Offload's Placement(), has no arena: tensors of
+// 64 KiB and more that operations of the thread make are that hook's from the
+// end of the operation on, and live below as parameters do (hook.h).
+//
 // It is LibTorch's own allocator that is replaced, for the process. Tensors
 // that exist keep theirs, also when they grow. What does not fit an arena is
 // made outside. Memory that a tensor has in an arena stays until the tensor
@@ -25,6 +29,7 @@
 namespace terrace {
 
 class PlacementMemory;
+class Placing;
 
 // Thread-safe; Install and Uninstall are not, and no other thread may make
 // tensors meanwhile: LibTorch's registration is not guarded.
@@ -60,18 +65,24 @@ class PlacementArena {
   std::shared_ptr<PlacementMemory> memory_;
 };
 
-// On the thread that makes it, which ends it too; the inner one counts. The
-// arena may end before it.
+// Counts for the thread that made it, until its end; the innermost one counts.
+// Move-only. A scope may be moved to another thread and end there: the thread
+// that made it sees that from its next tensor on. The arena may end before it.
 class PlacementScope {
  public:
+  PlacementScope();  // a scope that does nothing
   explicit PlacementScope(const PlacementArena& arena);
   ~PlacementScope();
-  PlacementScope(const PlacementScope&) = delete;
-  PlacementScope& operator=(const PlacementScope&) = delete;
+  PlacementScope(PlacementScope&& other) noexcept;
+  PlacementScope& operator=(PlacementScope&& other) noexcept;
+  // Takes a scope that Hook::Place has begun.
+  explicit PlacementScope(std::shared_ptr<Placing> scope);
+
+  // Further calls do nothing.
+  void End();
 
  private:
-  const std::shared_ptr<PlacementMemory> memory_;
-  PlacementMemory* const outer_;
+  std::shared_ptr<Placing> scope_;  // the thread that made it has it too
 };
 
 }  // namespace terrace

@@ -10,7 +10,7 @@ import weakref
 import torch
 
 from terrace._base import raw_readers
-from terrace._base.library import storage_if_offloaded
+from terrace._base.library import give_address, storage_if_offloaded
 from terrace._offload.managed import Managed
 
 # Addresses of memory that is not offloaded, until the readings that refer to it
@@ -45,7 +45,10 @@ class Leasing:
         raw_readers.keepers.end(self)
 
     def wait(self, tensor: torch.Tensor) -> None:
-        """A lease waits."""
+        """A lease waits. What a placement may still take over has an address
+        that somebody knows."""
+        if self._managed.has_placed:
+            give_address(tensor)
 
     def hold(self, tensor: torch.Tensor, write: bool,
              held: contextlib.ExitStack) -> None:
