@@ -75,8 +75,9 @@ class PlayedProcess {
     char byte = 0;
     return read(told_, &byte, 1) == 1;
   }
-  void Kill() {
-    if (!reaped_) kill(pid_, SIGKILL);
+  void Kill() { Send(SIGKILL); }
+  void Send(int signal) {
+    if (!reaped_) kill(pid_, signal);
   }
   // It may go on, and is waited for.
   void GoOn() {
