@@ -28,14 +28,13 @@ absl::StatusOr<Answered> AskOver(PacketSocket& socket, EnvelopeBody body,
   if (!sent.ok() && !absl::IsUnavailable(sent.status())) return sent.status();
   FragmentReader reader;
   std::vector<OwnDescriptor> descriptors;
-  std::optional<Envelope> whole;
-  while (!whole.has_value()) {
+  Envelope envelope;
+  for (bool is_whole = false; !is_whole;) {
     TERRACE_ASSIGN_OR_RETURN(Packet packet, socket.Await(deadline));
-    TERRACE_ASSIGN_OR_RETURN(whole, reader.Add(packet.bytes));
+    TERRACE_ASSIGN_OR_RETURN(is_whole, reader.Add(packet.bytes, &envelope));
     std::move(packet.descriptors.begin(), packet.descriptors.end(),
               std::back_inserter(descriptors));
   }
-  Envelope& envelope = *whole;
   // Of what cannot be read it has no number.
   if (const auto* const refusal = std::get_if<Refusal>(&envelope.body)) {
     return refusal->why;

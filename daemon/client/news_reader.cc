@@ -45,12 +45,12 @@ absl::Status NewsReader::Hear(int messages) {
 absl::StatusOr<bool> NewsReader::HearAll(int messages) {
   for (; !closed_.has_value(); --messages) {
     if (messages == 0) return false;
-    TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message,
-                             channel_->Receive());
-    if (!message.has_value()) break;
+    Envelope message;
+    TERRACE_ASSIGN_OR_RETURN(const bool has_heard, channel_->Receive(&message));
+    if (!has_heard) break;
     // While the mover has a question, its answer alone says that all turn.
     if (!parts_.dues->Has(kOwnNumber)) silence_.OnHeard(SystemClock().Now());
-    TERRACE_RETURN_IF_ERROR(Hear(*message));
+    TERRACE_RETURN_IF_ERROR(Hear(message));
   }
   return true;
 }

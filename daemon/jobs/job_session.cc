@@ -265,9 +265,10 @@ absl::Status JobSession::HearLast(MessageChannel& channel, Served& served,
 }
 
 absl::StatusOr<bool> JobSession::Hear(MessageChannel& channel, Served& served) {
-  TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message, channel.Receive());
-  if (!message.has_value()) return false;
-  auto* const requests = std::get_if<JobRequests>(&message->body);
+  Envelope message;
+  TERRACE_ASSIGN_OR_RETURN(const bool has_heard, channel.Receive(&message));
+  if (!has_heard) return false;
+  auto* const requests = std::get_if<JobRequests>(&message.body);
   if (requests == nullptr) {
     return absl::InvalidArgumentError(
         "a message that is none of a job's process, on its connection");

@@ -248,6 +248,13 @@ absl::StatusOr<std::vector<std::byte>> Encode(const Envelope& envelope,
 
 absl::StatusOr<Envelope> Decode(absl::Span<const std::byte> bytes,
                                 size_t most_bytes, WireReader side) {
+  Envelope envelope;
+  TERRACE_RETURN_IF_ERROR(Decode(bytes, most_bytes, side, &envelope));
+  return envelope;
+}
+
+absl::Status Decode(absl::Span<const std::byte> bytes, size_t most_bytes,
+                    WireReader side, Envelope* envelope) {
   if (bytes.size() > most_bytes) {
     return WrongMessage(absl::StrCat("has ", bytes.size(), " bytes; at most ",
                                      most_bytes, " are read"));
@@ -273,14 +280,13 @@ absl::StatusOr<Envelope> Decode(absl::Span<const std::byte> bytes,
     return WrongMessage(absl::StrCat("speaks the protocol ", flat.protocol(),
                                      "; this is ", kWireProtocol));
   }
-  Envelope envelope;
-  envelope.sequence = flat.sequence();
+  envelope->sequence = flat.sequence();
   if (side == WireReader::kDaemon && IsAnswer(flat.body_type())) {
     return WrongMessage("is an answer, where a request is due");
   }
   FlatReader reader(bytes.size());
-  TERRACE_ASSIGN_OR_RETURN(envelope.body, ReadBody(flat, reader));
-  return envelope;
+  TERRACE_ASSIGN_OR_RETURN(envelope->body, ReadBody(flat, reader));
+  return absl::OkStatus();
 }
 
 }  // namespace terrace

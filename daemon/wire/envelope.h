@@ -79,5 +79,8 @@ class EnvelopeWriter {
 absl::StatusOr<Envelope> Decode(absl::Span<const std::byte> bytes,
                                 size_t most_bytes = kMostPacketBytes,
                                 WireReader reader = WireReader::kClient);
+// The same into an envelope that is there; after an error it is any.
+absl::Status Decode(absl::Span<const std::byte> bytes, size_t most_bytes,
+                    WireReader reader, Envelope* envelope);
 
 }  // namespace terrace

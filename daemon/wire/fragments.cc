@@ -44,13 +44,12 @@ absl::StatusOr<std::vector<std::vector<std::byte>>> PacketsOf(
   return packets;
 }
 
-absl::StatusOr<std::optional<Envelope>> FragmentReader::Add(
-    absl::Span<const std::byte> packet) {
-  TERRACE_ASSIGN_OR_RETURN(Envelope envelope,
-                           Decode(packet, kMostPacketBytes, reader_));
-  auto* const piece = std::get_if<Fragment>(&envelope.body);
+absl::StatusOr<bool> FragmentReader::Add(absl::Span<const std::byte> packet,
+                                         Envelope* message) {
+  TERRACE_RETURN_IF_ERROR(Decode(packet, kMostPacketBytes, reader_, message));
+  auto* const piece = std::get_if<Fragment>(&message->body);
   if (piece == nullptr) {
-    if (left_bytes_ == 0) return envelope;
+    if (left_bytes_ == 0) return true;
     return absl::InvalidArgumentError(absl::StrCat(
         "another message, where a piece of ", left_bytes_, " bytes is due"));
   }
@@ -71,12 +70,10 @@ absl::StatusOr<std::optional<Envelope>> FragmentReader::Add(
   }
   bytes_.insert(bytes_.end(), piece->bytes.begin(), piece->bytes.end());
   left_bytes_ = piece->left_bytes;
-  if (left_bytes_ > 0) return std::nullopt;
+  if (left_bytes_ > 0) return false;
   const std::vector<std::byte> whole = std::exchange(bytes_, {});
-  TERRACE_ASSIGN_OR_RETURN(envelope, Decode(whole, kMostMessageBytes, reader_));
-  if (!std::holds_alternative<Fragment>(envelope.body)) {
-    return envelope;
-  }
+  TERRACE_RETURN_IF_ERROR(Decode(whole, kMostMessageBytes, reader_, message));
+  if (!std::holds_alternative<Fragment>(message->body)) return true;
   return absl::InvalidArgumentError("a piece of a message that is a piece");
 }
 

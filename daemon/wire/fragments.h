@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,11 +26,12 @@ class FragmentReader {
   explicit FragmentReader(WireReader reader = WireReader::kClient)
       : reader_(reader) {}
 
-  // The message that is whole with this packet; none: pieces are to follow.
-  // InvalidArgument: as Decode has it; pieces that do not follow each other,
-  // are shorter than need be, or come to more than kMostMessageBytes.
-  absl::StatusOr<std::optional<Envelope>> Add(
-      absl::Span<const std::byte> packet);
+  // Whether a message is whole with this packet, and then that; else pieces are
+  // to follow. InvalidArgument: as Decode has it; pieces that do not follow
+  // each other, are shorter than need be, or come to more than
+  // kMostMessageBytes.
+  absl::StatusOr<bool> Add(absl::Span<const std::byte> packet,
+                           Envelope* message);
 
  private:
   const WireReader reader_;

@@ -52,14 +52,14 @@ bool MessageChannel::RestForRoom() {
   return unsent_.empty() || writer_.AwaitRoom(unsent_.front().size());
 }
 
-absl::StatusOr<std::optional<Envelope>> MessageChannel::Receive() {
+absl::StatusOr<bool> MessageChannel::Receive(Envelope* message) {
   while (true) {
     TERRACE_ASSIGN_OR_RETURN(const bool has_read, ring_reader_.Read(&packet_));
-    if (!has_read) return std::nullopt;
+    if (!has_read) return false;
     if (ring_reader_.WakeWriter()) Ring();
-    TERRACE_ASSIGN_OR_RETURN(std::optional<Envelope> message,
-                             reader_.Add(packet_));
-    if (message.has_value()) return message;
+    TERRACE_ASSIGN_OR_RETURN(const bool is_whole,
+                             reader_.Add(packet_, message));
+    if (is_whole) return true;
   }
 }
 

@@ -10,7 +10,7 @@
 //   channel.StirForNews();
 //   absl::Status there = channel.HearBells();
 //   channel.Flush();
-//   while (auto message = channel.Receive()) ...
+//   while (*channel.Receive(&message)) ...
 //
 // One thread at a time has the side that sends, and one that which receives:
 // they may be two.
@@ -54,9 +54,9 @@ class MessageChannel {
   // The peer rings once there is room for what is unsent. False: there is some.
   bool RestForRoom();
 
-  // None: nothing that is whole is there now. Errors end the connection: those
-  // of RingReader and FragmentReader.
-  absl::StatusOr<std::optional<Envelope>> Receive();
+  // The next message. False: none that is whole is there now. Errors end the
+  // connection: those of RingReader and FragmentReader.
+  absl::StatusOr<bool> Receive(Envelope* message);
   // What the peer sends from here on is not received.
   void EndReceiving() { ring_reader_.End(); }
   // Until StirForNews, the peer rings for what it sends. False: there is

@@ -74,19 +74,21 @@ WireResult RunFragments(absl::Span<const uint8_t> input) {
   while (input.size() >= 2) {
     const size_t length =
         std::min<size_t>(input[0] + 256 * input[1], input.size() - 2);
-    const auto whole = reader.Add(BytesOf(input.subspan(2, length)));
+    Envelope message;
+    const absl::StatusOr<bool> is_whole =
+        reader.Add(BytesOf(input.subspan(2, length)), &message);
     input.remove_prefix(2 + length);
-    if (!whole.ok()) {
-      result.problem = FaultOf(whole.status());
+    if (!is_whole.ok()) {
+      result.problem = FaultOf(is_whole.status());
       return result;
     }
-    if (!whole->has_value()) continue;
-    if (std::holds_alternative<Fragment>((*whole)->body)) {
+    if (!*is_whole) continue;
+    if (std::holds_alternative<Fragment>(message.body)) {
       result.problem = "a fragment is no message";
       return result;
     }
     result.was_read = true;
-    result.problem = FaultOf(**whole, size);
+    result.problem = FaultOf(message, size);
     if (!result.problem.empty()) return result;
   }
   return result;

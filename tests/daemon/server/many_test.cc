@@ -33,12 +33,13 @@ class ManyTest : public testing::Test {
   // The next message, of however many packets.
   static absl::StatusOr<Envelope> NextOf(PacketSocket& socket) {
     FragmentReader reader;
+    Envelope message;
     while (true) {
       absl::StatusOr<Packet> packet = socket.Await(Soon());
       if (!packet.ok()) return packet.status();
-      absl::StatusOr<std::optional<Envelope>> whole = reader.Add(packet->bytes);
-      if (!whole.ok()) return whole.status();
-      if (whole->has_value()) return **std::move(whole);
+      const absl::StatusOr<bool> is_whole = reader.Add(packet->bytes, &message);
+      if (!is_whole.ok()) return is_whole.status();
+      if (*is_whole) return message;
     }
   }
 };

@@ -179,16 +179,17 @@ TEST(EnvelopeTest, ALongStatusComesInPieces) {
   ASSERT_TRUE(packets.ok()) << packets.status();
   EXPECT_GT(packets->size(), 5u);
   FragmentReader reader;
-  std::optional<Envelope> whole;
+  Envelope whole;
+  bool is_whole = false;
   for (const auto& packet : *packets) {
-    EXPECT_FALSE(whole.has_value());
-    auto read = reader.Add(packet);
+    EXPECT_FALSE(is_whole);
+    const absl::StatusOr<bool> read = reader.Add(packet, &whole);
     ASSERT_TRUE(read.ok()) << read.status();
-    whole = *std::move(read);
+    is_whole = *read;
   }
-  ASSERT_TRUE(whole.has_value());
-  EXPECT_EQ(whole->sequence, 8u);
-  const auto& back = std::get<DaemonStatus>(whole->body);
+  ASSERT_TRUE(is_whole);
+  EXPECT_EQ(whole.sequence, 8u);
+  const auto& back = std::get<DaemonStatus>(whole.body);
   ASSERT_EQ(back.jobs.size(), 3000u);
   EXPECT_EQ(back.jobs[2999].name, "job 2999");
   EXPECT_EQ(back.jobs[2999].bytes_up, 2999);

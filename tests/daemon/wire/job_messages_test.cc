@@ -235,17 +235,18 @@ TEST(FragmentsTest, ALongMessageComesInPacketsAndIsWholeAgain) {
     ASSERT_TRUE(packets.ok()) << packets.status();
     EXPECT_EQ(packets->size() == 1, count < 3000) << packets->size();
     FragmentReader reader(WireReader::kDaemon);
-    std::optional<Envelope> whole;
+    Envelope whole;
+    bool is_whole = false;
     for (const Bytes& packet : *packets) {
       EXPECT_LE(packet.size(), kMostPacketBytes);
-      ASSERT_FALSE(whole.has_value());
-      auto added = reader.Add(packet);
+      ASSERT_FALSE(is_whole);
+      const absl::StatusOr<bool> added = reader.Add(packet, &whole);
       ASSERT_TRUE(added.ok()) << added.status();
-      whole = *std::move(added);
+      is_whole = *added;
     }
-    ASSERT_TRUE(whole.has_value());
-    EXPECT_EQ(whole->sequence, 3u);
-    const auto& all = std::get<JobRequests>(whole->body).requests;
+    ASSERT_TRUE(is_whole);
+    EXPECT_EQ(whole.sequence, 3u);
+    const auto& all = std::get<JobRequests>(whole.body).requests;
     const auto& specs = std::get<RegisterRequest>(all.at(0)).specs;
     ASSERT_EQ(specs.size(), count);
     for (size_t i = 0; i < count; ++i) {

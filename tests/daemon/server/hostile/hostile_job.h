@@ -94,13 +94,14 @@ class RawJob {
     while (heard_.empty()) {
       absl::StatusOr<std::vector<std::byte>> packet = Read();
       if (!packet.ok()) return packet.status();
-      absl::StatusOr<std::optional<Envelope>> message = pieces_.Add(*packet);
-      if (!message.ok()) return message.status();
-      if (!message->has_value()) continue;
-      if (auto* const refusal = std::get_if<Refusal>(&(*message)->body)) {
+      Envelope message;
+      const absl::StatusOr<bool> is_whole = pieces_.Add(*packet, &message);
+      if (!is_whole.ok()) return is_whole.status();
+      if (!*is_whole) continue;
+      if (auto* const refusal = std::get_if<Refusal>(&message.body)) {
         return refusal->why;
       }
-      for (auto& each : std::get<JobNews>((*message)->body).entries) {
+      for (auto& each : std::get<JobNews>(message.body).entries) {
         heard_.push_back(std::move(each));
       }
     }
