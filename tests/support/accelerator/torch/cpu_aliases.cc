@@ -106,10 +106,19 @@ at::Tensor CpuAliases::Of(const at::Tensor& tensor, bool is_written,
     alias = OfDevice(tensor);
   }
   tensors_.emplace(tensor.unsafeGetTensorImpl(), alias);
-  if (tensor.is_privateuseone()) {
-    touches_.push_back({BytesOf(tensor), is_written});
-  }
+  if (tensor.is_privateuseone()) NoteTouch({BytesOf(tensor), is_written});
   return alias;
+}
+
+void CpuAliases::NoteTouch(const Touch& touch) {
+  for (Touch& known : touches_) {
+    if (known.bytes.begin == touch.bytes.begin &&
+        known.bytes.end == touch.bytes.end) {
+      known.is_write = known.is_write || touch.is_write;
+      return;
+    }
+  }
+  touches_.push_back(touch);
 }
 
 at::Tensor CpuAliases::OfDevice(const at::Tensor& tensor) {

@@ -41,6 +41,7 @@ class CpuAliases {
 
  private:
   at::Tensor OfDevice(const at::Tensor& tensor);
+  void NoteTouch(const Touch& touch);
 
   std::unordered_map<const c10::TensorImpl*, at::Tensor> tensors_;
   std::unordered_map<const c10::StorageImpl*, c10::Storage> storages_;

@@ -41,14 +41,15 @@ bool IsWritten(const c10::Argument& argument) {
 
 // Also what selects by a mask.
 bool DependsOnData(const c10::OperatorHandle& op, const Stack& arguments) {
+  const bool may_be_mask = op.operator_name().name == "aten::index";
   if (op.hasTag(at::Tag::data_dependent_output) ||
-      op.hasTag(at::Tag::dynamic_output_shape)) {
+      (op.hasTag(at::Tag::dynamic_output_shape) && !may_be_mask)) {
     return true;
   }
   for (const c10::Argument& result : op.schema().returns()) {
     if (!IsTensorType(result.type())) return true;
   }
-  if (std::string_view(op.operator_name().name) != "aten::index") return false;
+  if (!may_be_mask) return false;
   for (const c10::IValue& argument : arguments) {
     if (!argument.isOptionalTensorList()) continue;
     for (const auto& index : argument.toOptionalTensorVector()) {
