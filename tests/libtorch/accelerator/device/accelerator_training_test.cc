@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include "tests/libtorch/accelerator/device/accelerator_fixture.h"
-#include "tests/support/accelerator/torch/module_move.h"
 
 namespace terrace {
 namespace {
@@ -65,7 +64,7 @@ std::vector<at::Tensor> Train(c10::Device device, const Options& options) {
   torch::manual_seed(5);
   Model model;
   const at::Tensor batch = Batch(model).to(device);
-  MoveModule(model, device);
+  model.to(device);
   Optimizer optimizer(model.parameters(), options);
   for (int step = 0; step < 4; ++step) {
     optimizer.zero_grad();
@@ -95,6 +94,16 @@ TEST_F(AcceleratorTraining, ATransformerIsTrainedToTheSameBits) {
   const torch::optim::AdamWOptions options(1e-2);
   ExpectEqual(Train<Transformer, torch::optim::AdamW>(kDevice, options),
               Train<Transformer, torch::optim::AdamW>(at::kCPU, options));
+}
+
+// As a GPU's: what holds parameters holds those of the device.
+TEST_F(AcceleratorTraining, AModuleIsMovedInPlace) {
+  torch::nn::Linear model(3, 2);
+  const at::Tensor held = model->weight;
+  model->to(kDevice);
+  EXPECT_EQ(held.device(), kDevice);
+  held.data().zero_();
+  EXPECT_EQ(model->weight.sum().item<float>(), 0);
 }
 
 TEST_F(AcceleratorTraining, ConvolutionsAreTrainedToTheSameBits) {

@@ -29,7 +29,12 @@ namespace {
 
 using c10::IntArrayRef;
 
-constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+// The highest backend counts. LibTorch moves parameters in place, as to a GPU,
+// between backends of a list that this device is not in: so its tensors name
+// one of them too.
+constexpr c10::DispatchKeySet kKeys =
+    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1) |
+    c10::DispatchKeySet(c10::BackendComponent::MTIABit);
 
 c10::Device DeviceOr(std::optional<c10::Device> device) {
   return AcceleratorDevice(device && device->has_index()
@@ -117,6 +122,16 @@ std::tuple<at::Tensor, at::Tensor> Dropout(const at::Tensor& input, double p,
   return {input.mul(mask).mul_(scale), mask};
 }
 
+// A GPU counts whole numbers too, the CPU's kernel does not.
+void QueueHistogram(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  c10::IValue& self = stack->at(stack->size() - 4);
+  const at::ScalarType dtype = self.toTensor().scalar_type();
+  const bool is_whole = at::isIntegralType(dtype, /*includeBool=*/false);
+  if (is_whole) self = self.toTensor().to(at::kDouble);
+  QueueOperator(op, stack);
+  if (is_whole) stack->back() = stack->back().toTensor().to(dtype);
+}
+
 void QueueAllOthers(torch::Library& library) {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
@@ -162,6 +177,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from_and_resize", TORCH_FN(CopyAndResize));
   library.impl("record_stream", TORCH_FN(RecordStream));
   library.impl("native_dropout", TORCH_FN(Dropout));
+  library.impl("histc",
+               torch::CppFunction::makeFromBoxedFunction<&QueueHistogram>());
   QueueAllOthers(library);
 }
 

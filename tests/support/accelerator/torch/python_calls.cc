@@ -1,10 +1,12 @@
 // What tests in Python ask of the accelerator, as torch.ops.testdev.
 #include <torch/library.h>
 
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "tests/support/accelerator/torch/accelerator.h"
+#include "tests/support/accelerator/torch/accelerator_generator.h"
 
 namespace terrace {
 namespace {
@@ -12,6 +14,10 @@ namespace {
 AddressRange RangeAt(int64_t address, int64_t bytes) {
   const auto begin = static_cast<uintptr_t>(address);
   return {begin, begin + static_cast<uintptr_t>(bytes)};
+}
+
+at::Generator GeneratorOf(int64_t device) {
+  return AcceleratorGenerator(static_cast<c10::DeviceIndex>(device));
 }
 
 }  // namespace
@@ -53,6 +59,19 @@ TORCH_LIBRARY(testdev, library) {
               [](int64_t address, int64_t bytes, bool is_write) {
                 return TheAccelerator().streams().NoteCpuUse(
                     {RangeAt(address, bytes), is_write}, "the CPU");
+              });
+  library.def("seed(int device, int seed) -> ()",
+              [](int64_t device, int64_t seed) {
+                at::Generator own = GeneratorOf(device);
+                const std::lock_guard lock(own.mutex());
+                own.set_current_seed(static_cast<uint64_t>(seed));
+              });
+  library.def("rng_state(int device) -> Tensor", [](int64_t device) {
+    return GeneratorOf(device).get_state();
+  });
+  library.def("set_rng_state(int device, Tensor state) -> ()",
+              [](int64_t device, const at::Tensor& state) {
+                GeneratorOf(device).set_state(state);
               });
   library.def("stop() -> ()", [] { TheAccelerator().streams().Stop(); });
 }

@@ -246,7 +246,11 @@ void OperatorCall::Queue() {
       accelerator.Current(device_), op_.schema().name(), aliases_.touches(),
       [op = op_, stack, fresh = std::move(fresh)] {
         Stack own = stack;
-        CallBelowAutograd(op, c10::DispatchKey::CPU, &own);
+        try {
+          CallBelowAutograd(op, c10::DispatchKey::CPU, &own);
+        } catch (const c10::Error& error) {
+          throw TaskError(error.what_without_backtrace());
+        }
         for (const auto& [at, to] : fresh) {
           std::vector<at::Tensor> made;
           WithTensors(own[at], [&](const at::Tensor& tensor) {
