@@ -33,6 +33,7 @@ class AcceleratorTest : public testing::Test {
     EXPECT_THAT(TakeReports(), testing::IsEmpty());
   }
 
+ public:
   static DeviceStreams& streams() { return TheAccelerator().streams(); }
   static void WaitForAll() {
     for (c10::DeviceIndex at = 0; at < Accelerator::kDevices; ++at) {
