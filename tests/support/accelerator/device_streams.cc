@@ -83,6 +83,12 @@ bool DeviceStreams::IsFreeForCpu(const Touch& touch) {
   return order_.IsFreeForCpu(touch);
 }
 
+void DeviceStreams::ReportFault(AddressRange bytes, bool is_read,
+                                AcceleratorStream stream) {
+  const std::lock_guard lock(mutex_);
+  order_.ReportFault(bytes, is_read, stream);
+}
+
 std::vector<std::string> DeviceStreams::reports() const {
   const std::lock_guard lock(mutex_);
   return order_.reports();

@@ -65,6 +65,8 @@ class DeviceStreams {
   // which is reported.
   bool NoteCpuUse(const Touch& touch, const std::string& by);
   bool IsFreeForCpu(const Touch& touch);
+  // It has used what tasks of the stream use: `is_read` by them alone.
+  void ReportFault(AddressRange bytes, bool is_read, AcceleratorStream stream);
 
   std::vector<std::string> reports() const;  // the first hundred
   int64_t report_count() const;

@@ -1,7 +1,11 @@
 #include "tests/support/accelerator/pinned_memory.h"
 
-#include <atomic>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 namespace terrace {
@@ -59,22 +63,40 @@ void PinnedMemory::OnFault(int signal, siginfo_t* info, void* context) {
 
 bool PinnedMemory::Open(uintptr_t address) {
   if (!mapping_.Has(address)) return false;
-  const AddressRange page = PagesOf({address, address + 1});
-  const std::lock_guard lock(mutex_);
-  const auto closed = closed_.find(page.begin);
-  if (closed == closed_.end()) return true;  // by another thread, just now
-  streams_.NoteCpuUse({page, closed->second == Grant::kReading}, "the CPU");
-  Set(page, Grant::kAll);
+  const uintptr_t page = address / kPage * kPage;
+  const size_t at = fault_count_++;
+  if (at < kMostFaults) faults_[at] = page;
+  const int error = errno;
+  mprotect(reinterpret_cast<void*>(page), kPage, PROT_READ | PROT_WRITE);
+  errno = error;
   return true;
 }
 
-void PinnedMemory::Set(AddressRange pages, Grant grant) {
-  mapping_.Set(pages, grant);
+void PinnedMemory::NoteFaults() {
+  const std::lock_guard lock(mutex_);
+  NoteFaultsLocked();
+}
+
+// A page of which nothing is known was opened for all as it faulted.
+void PinnedMemory::NoteFaultsLocked() {
+  const size_t count = std::min(fault_count_.exchange(0), kMostFaults);
+  for (size_t at = 0; at < count; ++at) {
+    const auto closed = closed_.find(faults_[at]);
+    if (closed == closed_.end()) continue;
+    const bool is_read = closed->second.grant == Grant::kReading;
+    streams_.ReportFault({closed->first, closed->first + kPage}, is_read,
+                         closed->second.stream);
+    closed_.erase(closed);
+  }
+}
+
+void PinnedMemory::Close(AddressRange pages, const Closed& how) {
+  mapping_.Set(pages, how.grant);
   for (uintptr_t page = pages.begin; page < pages.end; page += kPage) {
-    if (grant == Grant::kAll) {
+    if (how.grant == Grant::kAll) {
       closed_.erase(page);
     } else {
-      closed_[page] = grant;
+      closed_[page] = how;
     }
   }
 }
@@ -84,7 +106,7 @@ std::optional<uintptr_t> PinnedMemory::Allocate(size_t bytes) {
   for (const BlockPool::Returned& back : pool_.Collect(
            [&](TaskMark mark) { return streams_.IsOverUnseen(mark); })) {
     streams_.NoteSettled(back.range, back.done);
-    Set(back.range, Grant::kAll);
+    Close(back.range, {Grant::kAll});
   }
   const auto range = pool_.Allocate(bytes, kNoHome);
   if (!range) return std::nullopt;
@@ -128,27 +150,31 @@ void PinnedMemory::NoteUse(const Touch& touch, AcceleratorStream stream) {
   pool_.RecordUse(touch.bytes.begin, stream);
   // Another thread may have waited for it already.
   if (streams_.IsFreeForCpu({touch.bytes, /*is_write=*/true})) return;
+  NoteFaultsLocked();
   const AddressRange pages = PagesOf(touch.bytes);
   if (touch.is_write) {
-    Set(pages, Grant::kNothing);
+    Close(pages, {Grant::kNothing, stream});
     return;
   }
   for (uintptr_t page = pages.begin; page < pages.end; page += kPage) {
-    if (!closed_.contains(page)) Set({page, page + kPage}, Grant::kReading);
+    if (!closed_.contains(page)) {
+      Close({page, page + kPage}, {Grant::kReading, stream});
+    }
   }
 }
 
 void PinnedMemory::OpenWaited() {
   const std::lock_guard lock(mutex_);
-  std::vector<uintptr_t> pages;
-  for (const auto& [page, grant] : closed_) pages.push_back(page);
-  for (const uintptr_t page : pages) {
+  NoteFaultsLocked();
+  std::vector<std::pair<uintptr_t, Closed>> pages(closed_.begin(),
+                                                  closed_.end());
+  for (const auto& [page, closed] : pages) {
     const AddressRange range{page, page + kPage};
     if (streams_.IsFreeForCpu({range, /*is_write=*/true})) {
-      Set(range, Grant::kAll);
-    } else if (closed_.at(page) == Grant::kNothing &&
+      Close(range, {Grant::kAll});
+    } else if (closed.grant == Grant::kNothing &&
                streams_.IsFreeForCpu({range, /*is_write=*/false})) {
-      Set(range, Grant::kReading);
+      Close(range, {Grant::kReading, closed.stream});
     }
   }
 }

@@ -1,8 +1,8 @@
 // Memory of the CPU that streams copy to and from as they get there. A page
 // that a task still uses is closed to the CPU: who reads what a copy has yet to
 // write, or writes to what it has yet to read, without having waited for it
-// faults, and is reported and let through; nothing is left to chance. System
-// calls are refused such pages (EFAULT).
+// faults, is let through and reported; nothing is left to chance. System calls
+// are refused such pages (EFAULT).
 //
 // A freed block is given out again when the tasks that used it are over. Memory
 // of others that is registered is pinned too: nothing is known of it but what
@@ -14,6 +14,8 @@
 
 #include <signal.h>
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -49,6 +51,8 @@ class PinnedMemory {
   void NoteUse(const Touch& touch, AcceleratorStream stream);
   // The CPU has waited for something: opens what is over.
   void OpenWaited();
+  // Reports what has faulted since.
+  void NoteFaults();
 
   BlockPoolStats stats() const;
   void LockForFork() { mutex_.lock(); }
@@ -57,16 +61,26 @@ class PinnedMemory {
  private:
   using Grant = TwinMapping::Grant;
 
+  // A page that tasks of a stream use, the last of which was given to it.
+  struct Closed {
+    Grant grant = Grant::kNothing;  // what the CPU may still
+    AcceleratorStream stream = 0;
+  };
+  static constexpr size_t kMostFaults = 1024;  // between two looks
+
   static void OnFault(int signal, siginfo_t* info, void* context);
-  // The fault is this memory's, which is open now.
+  // The fault is this memory's, which is open now. In a signal's handler.
   bool Open(uintptr_t address);
-  void Set(AddressRange pages, Grant grant);
+  void Close(AddressRange pages, const Closed& how);
+  void NoteFaultsLocked();
 
   DeviceStreams& streams_;
   TwinMapping mapping_;
   mutable std::mutex mutex_;
   BlockPool pool_;
-  std::map<uintptr_t, Grant> closed_;  // pages, and what the CPU may still
+  std::map<uintptr_t, Closed> closed_;
+  std::array<std::atomic<uintptr_t>, kMostFaults> faults_{};
+  std::atomic<size_t> fault_count_ = 0;
   std::map<uintptr_t, uintptr_t> registered_;
 };
 

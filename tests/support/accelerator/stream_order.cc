@@ -88,6 +88,13 @@ bool StreamOrder::NoteCpuUse(const Touch& touch, const std::string& by) {
   return false;
 }
 
+void StreamOrder::ReportFault(AddressRange bytes, bool is_read,
+                              AcceleratorStream stream) {
+  Report(std::string("the CPU ") + (is_read ? "writes " : "uses ") +
+         WordsOf(bytes) + " and has not waited for " + name_of(stream) +
+         ", which " + WordOf(!is_read) + " them");
+}
+
 void StreamOrder::Report(std::string text) {
   ++report_count_;
   if (reports_.size() < kMostReports) reports_.push_back(std::move(text));

@@ -49,6 +49,8 @@ class StreamOrder {
   bool IsFreeForCpu(const Touch& touch);
   // As it uses them; false: reported.
   bool NoteCpuUse(const Touch& touch, const std::string& by);
+  // It has used what tasks of the stream use: `is_read` by them alone.
+  void ReportFault(AddressRange bytes, bool is_read, AcceleratorStream stream);
 
   const std::vector<std::string>& reports() const { return reports_; }
   int64_t report_count() const { return report_count_; }

@@ -18,21 +18,6 @@
 namespace terrace {
 
 class AcceleratorTest : public testing::Test {
- protected:
-  AcceleratorTest() {
-    at::set_num_threads(1);  // as the streams' kernels have
-    streams().SetDelays(/*seed=*/7, /*longest=*/6);
-    streams().ClearReports();
-  }
-  ~AcceleratorTest() override {
-    WaitForAll();
-    for (c10::DeviceIndex at = 0; at < Accelerator::kDevices; ++at) {
-      TheAccelerator().memory(at).SetLimit(Accelerator::kUsualLimitBytes);
-      TheAccelerator().memory(at).EmptyCache();
-    }
-    EXPECT_THAT(TakeReports(), testing::IsEmpty());
-  }
-
  public:
   static DeviceStreams& streams() { return TheAccelerator().streams(); }
   static void WaitForAll() {
@@ -41,13 +26,11 @@ class AcceleratorTest : public testing::Test {
     }
   }
   static std::vector<std::string> TakeReports() {
-    std::vector<std::string> found = streams().reports();
-    streams().ClearReports();
-    return found;
+    return TheAccelerator().TakeReports();
   }
   // Time passes: no race would show, and nothing is known to be over.
   static void Pass() {
-    for (const c10::Stream& stream : {c10::Stream(home_), side_}) {
+    for (const c10::Stream& stream : {c10::Stream(kHome), kSide}) {
       streams().WaitUnseen(streams().Record(TheAccelerator().Of(stream)).task);
     }
   }
@@ -62,8 +45,23 @@ class AcceleratorTest : public testing::Test {
 
   static inline const c10::Device kDevice = AcceleratorDevice(0);
   static inline const c10::Device kOther = AcceleratorDevice(1);
-  static inline const c10::Stream home_{c10::Stream::DEFAULT, kDevice};
-  static inline const c10::Stream side_{c10::Stream::UNSAFE, kDevice, 1};
+  static inline const c10::Stream kHome{c10::Stream::DEFAULT, kDevice};
+  static inline const c10::Stream kSide{c10::Stream::UNSAFE, kDevice, 1};
+
+ protected:
+  AcceleratorTest() {
+    at::set_num_threads(1);  // as the streams' kernels have
+    streams().SetDelays(/*seed=*/7, /*longest=*/6);
+    TakeReports();
+  }
+  ~AcceleratorTest() override {
+    WaitForAll();
+    for (c10::DeviceIndex at = 0; at < Accelerator::kDevices; ++at) {
+      TheAccelerator().memory(at).SetLimit(Accelerator::kUsualLimitBytes);
+      TheAccelerator().memory(at).EmptyCache();
+    }
+    EXPECT_THAT(TakeReports(), testing::IsEmpty());
+  }
 };
 
 }  // namespace terrace

@@ -29,11 +29,11 @@ class AcceleratorOrder : public AcceleratorTest {
 TEST_F(AcceleratorOrder, AMissingEventBetweenStreams) {
   const at::Tensor own = at::ones({100}, OnDevice());
   const at::Tensor result = at::empty({100}, OnDevice());
-  Order(home_, side_);
+  Order(kHome, kSide);
   own.mul_(2);
   Pass();
   {
-    const c10::StreamGuard guard(side_);
+    const c10::StreamGuard guard(kSide);
     at::add_out(const_cast<at::Tensor&>(result), own, own);
   }
   Pass();
@@ -47,13 +47,13 @@ TEST_F(AcceleratorOrder, AMissingEventBetweenStreams) {
 TEST_F(AcceleratorOrder, AFreeWithoutTheStreamRecorded) {
   for (const bool is_recorded : {false, true}) {
     at::Tensor own = at::ones({100}, OnDevice());
-    Order(home_, side_);
+    Order(kHome, kSide);
     at::Tensor sum;
     {
-      const c10::StreamGuard guard(side_);
+      const c10::StreamGuard guard(kSide);
       sum = own.sum();
     }
-    if (is_recorded) RecordUse(own, side_);
+    if (is_recorded) RecordUse(own, kSide);
     const void* const address = own.const_data_ptr();
     own.reset();
     Pass();
@@ -75,9 +75,10 @@ TEST_F(AcceleratorOrder, AReadOfTheCpuBeforeItHasWaited) {
   cpu.copy_(own, /*non_blocking=*/true);
   Pass();
   EXPECT_EQ(cpu.sum().item<float>(), 100);
-  EXPECT_THAT(TakeReports(),
-              ElementsAre(AllOf(HasSubstr("the CPU reads"),
-                                HasSubstr("has not waited for a copy"))));
+  EXPECT_THAT(
+      TakeReports(),
+      ElementsAre(AllOf(HasSubstr("the CPU uses"),
+                        HasSubstr("has not waited for testdev:0 stream 0"))));
   cpu.copy_(own, /*non_blocking=*/true);
   WaitForAll();
   EXPECT_EQ(cpu.sum().item<float>(), 100);
@@ -96,12 +97,12 @@ TEST_F(AcceleratorOrder, ACopyThatDoesNotWaitForTheAllocation) {
   for (const bool is_right : {false, true}) {
     at::ones({100}, OnDevice());  // the home stream has had work
     const at::Tensor own = at::empty({100}, OnDevice());
-    if (is_right) Order(home_, side_);
+    if (is_right) Order(kHome, kSide);
     {
-      const c10::StreamGuard guard(side_);
+      const c10::StreamGuard guard(kSide);
       own.copy_(cpu, /*non_blocking=*/true);
     }
-    Order(side_, home_);
+    Order(kSide, kHome);
     Pass();
     if (is_right) {
       EXPECT_THAT(TakeReports(), IsEmpty());

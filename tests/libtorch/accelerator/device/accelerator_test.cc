@@ -28,7 +28,7 @@ TEST_F(AcceleratorTensors, AreLateAndThere) {
   streams().SetDelays(/*seed=*/1, /*longest=*/1 << 20);
   const at::Tensor own = at::ones({4}, OnDevice());
   own.mul_(3);
-  EXPECT_FALSE(c10::impl::VirtualGuardImpl(kDevice.type()).queryStream(home_));
+  EXPECT_FALSE(c10::impl::VirtualGuardImpl(kDevice.type()).queryStream(kHome));
   EXPECT_EQ(own.sum().item<float>(), 12);
 }
 
@@ -162,7 +162,7 @@ TEST_F(AcceleratorTensors, TheDeviceRunsOutAtItsLimit) {
     EXPECT_EQ(at::zeros({1}, OnDevice().device(kOther)).item<float>(), 0);
   }
   // Of another stream, too: its memory is released and taken.
-  const c10::StreamGuard guard(side_);
+  const c10::StreamGuard guard(kSide);
   const at::Tensor all = at::ones({1 << 18}, OnDevice());
   EXPECT_EQ(all.cpu().sum().item<float>(), 1 << 18);
   const auto stats = c10::getDeviceAllocator(kDevice.type())->getDeviceStats(0);
@@ -176,7 +176,7 @@ TEST_F(AcceleratorTensors, PinnedMemoryIsCopiedWithoutWaiting) {
   EXPECT_FALSE(at::ones({4}).is_pinned());
   streams().SetDelays(/*seed=*/1, /*longest=*/1 << 20);
   const at::Tensor own = cpu.to(kDevice, /*non_blocking=*/true);
-  EXPECT_FALSE(c10::impl::VirtualGuardImpl(kDevice.type()).queryStream(home_));
+  EXPECT_FALSE(c10::impl::VirtualGuardImpl(kDevice.type()).queryStream(kHome));
   const at::Tensor back = at::empty({1000}).pin_memory();
   back.copy_(own * 2, /*non_blocking=*/true);
   WaitForAll();

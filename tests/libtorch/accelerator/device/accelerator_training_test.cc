@@ -115,7 +115,7 @@ TEST_F(AcceleratorTraining, ConvolutionsAreTrainedToTheSameBits) {
 TEST_F(AcceleratorTraining, ASideStreamTrainsAlike) {
   const torch::optim::AdamWOptions options(1e-2);
   const auto cpu = Train<Transformer, torch::optim::AdamW>(at::kCPU, options);
-  const c10::StreamGuard guard(side_);
+  const c10::StreamGuard guard(kSide);
   ExpectEqual(Train<Transformer, torch::optim::AdamW>(kDevice, options), cpu);
 }
 
@@ -156,7 +156,7 @@ TEST_F(AcceleratorTraining, RandomNumbersDependOnTheSeedAndTheOrderOfCalls) {
   const auto draw = [](uint64_t seed) {
     Generator().set_current_seed(seed);
     const at::Tensor first = at::rand({100}, OnDevice()).cpu();
-    const c10::StreamGuard guard(side_);
+    const c10::StreamGuard guard(kSide);
     return at::cat({first, at::randn({100}, OnDevice()).cpu(),
                     at::dropout(at::ones({100}, OnDevice()), 0.5, true).cpu(),
                     at::randperm(100, OnDevice(at::kLong)).cpu()});

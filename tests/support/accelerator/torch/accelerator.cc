@@ -102,6 +102,13 @@ void Accelerator::WaitForDevice(c10::DeviceIndex device) {
   }
 }
 
+std::vector<std::string> Accelerator::TakeReports() {
+  pinned_.NoteFaults();
+  std::vector<std::string> reports = streams_.reports();
+  streams_.ClearReports();
+  return reports;
+}
+
 void Accelerator::LockForFork() {
   for (const auto& memory : memories_) memory->LockForFork();
   pinned_.LockForFork();

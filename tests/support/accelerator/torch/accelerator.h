@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "tests/support/accelerator/device_memory.h"
@@ -55,6 +56,9 @@ class Accelerator {
   bool IsOver(const StreamMark& mark);
   void WaitForStream(AcceleratorStream stream);
   void WaitForDevice(c10::DeviceIndex device);
+
+  // Of all that was found since they were taken, the first hundred.
+  std::vector<std::string> TakeReports();
 
   void LockForFork();
   void UnlockAfterFork(bool is_child);

@@ -8,7 +8,7 @@
 #include <atomic>
 
 #include "tests/support/accelerator/torch/accelerator.h"
-#include "tests/support/accelerator/torch/copies.h"
+#include "tests/support/accelerator/torch/tensor_copies.h"
 
 namespace terrace {
 namespace {

@@ -20,9 +20,9 @@
 
 #include "tests/support/accelerator/torch/accelerator.h"
 #include "tests/support/accelerator/torch/accelerator_allocator.h"
-#include "tests/support/accelerator/torch/copies.h"
 #include "tests/support/accelerator/torch/queued_operator.h"
 #include "tests/support/accelerator/torch/storages.h"
+#include "tests/support/accelerator/torch/tensor_copies.h"
 
 namespace terrace {
 namespace {

@@ -23,12 +23,8 @@ at::Generator GeneratorOf(int64_t device) {
 }  // namespace
 
 TORCH_LIBRARY(testdev, library) {
-  library.def("reports() -> str[]",
-              [] { return TheAccelerator().streams().reports(); });
-  library.def("report_count() -> int",
-              [] { return TheAccelerator().streams().report_count(); });
-  library.def("clear_reports() -> ()",
-              [] { TheAccelerator().streams().ClearReports(); });
+  library.def("take_reports() -> str[]",
+              [] { return TheAccelerator().TakeReports(); });
   // In later tasks, from none to `longest`.
   library.def("set_delays(int seed, int longest) -> ()", [](int64_t seed,
                                                             int64_t longest) {
@@ -66,9 +62,8 @@ TORCH_LIBRARY(testdev, library) {
                 const std::lock_guard lock(own.mutex());
                 own.set_current_seed(static_cast<uint64_t>(seed));
               });
-  library.def("rng_state(int device) -> Tensor", [](int64_t device) {
-    return GeneratorOf(device).get_state();
-  });
+  library.def("rng_state(int device) -> Tensor",
+              [](int64_t device) { return GeneratorOf(device).get_state(); });
   library.def("set_rng_state(int device, Tensor state) -> ()",
               [](int64_t device, const at::Tensor& state) {
                 GeneratorOf(device).set_state(state);

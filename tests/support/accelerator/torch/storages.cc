@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tests/support/accelerator/torch/accelerator_allocator.h"
-#include "tests/support/accelerator/torch/copies.h"
+#include "tests/support/accelerator/torch/tensor_copies.h"
 
 namespace terrace {
 

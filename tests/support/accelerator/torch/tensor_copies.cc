@@ -1,4 +1,4 @@
-#include "tests/support/accelerator/torch/copies.h"
+#include "tests/support/accelerator/torch/tensor_copies.h"
 
 #include <c10/core/DeviceGuard.h>
 
