@@ -43,14 +43,19 @@ BlockPool::FreeRanges::iterator BlockPool::FindFree(size_t bytes,
 
 std::optional<AddressRange> BlockPool::Allocate(size_t bytes,
                                                 AcceleratorStream home) {
-  if (bytes > limit_bytes_) return std::nullopt;
   const size_t rounded =
       std::max((bytes + granule_ - 1) / granule_, size_t{1}) * granule_;
-  if (static_cast<size_t>(allocated_bytes_) + rounded > limit_bytes_) {
-    return std::nullopt;
-  }
   const auto found = FindFree(rounded, home);
   if (found == free_.end()) return std::nullopt;
+  if (found->second.home == kNobody) {
+    const int64_t held = allocated_bytes_ + cached_bytes_;
+    if (held > static_cast<int64_t>(limit_bytes_) ||
+        rounded > limit_bytes_ - static_cast<size_t>(held)) {
+      return std::nullopt;
+    }
+  } else {
+    cached_bytes_ -= static_cast<int64_t>(rounded);
+  }
   const AddressRange range{found->first, found->first + rounded};
   if (range.end < found->second.end) free_[range.end] = found->second;
   free_.erase(found);
@@ -110,6 +115,7 @@ std::vector<BlockPool::Returned> BlockPool::Collect(
 
 void BlockPool::GiveBack(AddressRange range, AcceleratorStream home) {
   allocated_bytes_ -= SizeOf(range);
+  cached_bytes_ += SizeOf(range);
   Merge(
       free_.insert_or_assign(range.begin, FreeRange{range.end, home, ++frees_})
           .first);
@@ -140,6 +146,7 @@ std::vector<AddressRange> BlockPool::Release() {
     released.push_back({begin, range.end});
     range.home = kNobody;
   }
+  cached_bytes_ = 0;
   for (const AddressRange range : released) {
     const auto found = free_.find(range.begin);  // or part of one before
     if (found != free_.end()) Merge(found);
@@ -148,14 +155,8 @@ std::vector<AddressRange> BlockPool::Release() {
 }
 
 BlockPoolStats BlockPool::stats() const {
-  BlockPoolStats stats{allocated_bytes_, peak_bytes_,
-                       static_cast<int64_t>(blocks_.size()), 0};
-  for (const auto& [begin, range] : free_) {
-    if (range.home != kNobody) {
-      stats.free_bytes += static_cast<int64_t>(range.end - begin);
-    }
-  }
-  return stats;
+  return {allocated_bytes_, peak_bytes_, static_cast<int64_t>(blocks_.size()),
+          cached_bytes_};
 }
 
 }  // namespace terrace

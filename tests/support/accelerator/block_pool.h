@@ -23,7 +23,7 @@ struct BlockPoolStats {
   int64_t allocated_bytes = 0;  // of blocks, and of those that are waited for
   int64_t peak_bytes = 0;
   int64_t blocks = 0;
-  int64_t free_bytes = 0;  // of home streams
+  int64_t cached_bytes = 0;  // free, of home streams
 };
 
 class BlockPool {
@@ -37,8 +37,8 @@ class BlockPool {
 
   BlockPool(AddressRange range, size_t granule, size_t limit_bytes);
 
-  // Bytes are rounded up to granules. Nothing: there is no room within the
-  // limit, or none but what streams have freed.
+  // Bytes are rounded up to granules. Nothing: what is allocated and what other
+  // streams have freed leaves no room within the limit.
   std::optional<AddressRange> Allocate(size_t bytes, AcceleratorStream home);
   // Of the address's block; nothing: there is no such block.
   void RecordUse(uintptr_t address, AcceleratorStream stream);
@@ -88,6 +88,7 @@ class BlockPool {
   FreeRanges free_;
   std::vector<Waiting> waiting_;
   int64_t allocated_bytes_ = 0;
+  int64_t cached_bytes_ = 0;
   int64_t peak_bytes_ = 0;
   int64_t frees_ = 0;
 };

@@ -20,6 +20,7 @@ void DeviceMemory::AddStream(AcceleratorStream stream) {
 
 std::optional<uintptr_t> DeviceMemory::Allocate(size_t bytes,
                                                 AcceleratorStream home) {
+  streams_.Enter("an allocation");
   for (const bool is_last : {false, true}) {
     std::vector<StreamMark> all;
     if (is_last) all = WaitForAll();
@@ -43,7 +44,7 @@ std::vector<StreamMark> DeviceMemory::WaitForAll() {
   }
   std::vector<StreamMark> all;
   for (const AcceleratorStream stream : own) {
-    all.push_back(streams_.Record(stream));
+    all.push_back(streams_.RecordUnseen(stream));
     streams_.WaitUnseen(all.back().task);
   }
   return all;
@@ -77,7 +78,7 @@ void DeviceMemory::Free(uintptr_t address) {
   if (streams_.is_dead()) return;  // the parent's
   const std::lock_guard lock(mutex_);
   pool_.Free(address, [&](AcceleratorStream stream) {
-    const StreamMark mark = streams_.Record(stream);
+    const StreamMark mark = streams_.RecordUnseen(stream);
     return BlockPool::Pending{mark.task, mark.done};
   });
 }

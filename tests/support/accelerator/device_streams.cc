@@ -6,7 +6,6 @@
 namespace terrace {
 
 AcceleratorStream DeviceStreams::Add(std::string name) {
-  CheckAlive();
   const std::lock_guard lock(mutex_);
   order_.Add(std::move(name));
   return queues_.Add();
@@ -15,7 +14,7 @@ AcceleratorStream DeviceStreams::Add(std::string name) {
 void DeviceStreams::Submit(AcceleratorStream stream, const std::string& by,
                            const std::vector<Touch>& touches,
                            TaskQueues::Task task) {
-  CheckAlive();
+  Enter(by);
   const std::lock_guard lock(mutex_);
   const int64_t number =
       queues_.Submit(stream, [this, by, task = std::move(task)] {
@@ -31,13 +30,17 @@ void DeviceStreams::Submit(AcceleratorStream stream, const std::string& by,
 }
 
 StreamMark DeviceStreams::Record(AcceleratorStream stream) {
-  CheckAlive();
+  Enter("an event's record");
+  return RecordUnseen(stream);
+}
+
+StreamMark DeviceStreams::RecordUnseen(AcceleratorStream stream) const {
   const std::lock_guard lock(mutex_);
   return {queues_.Last(stream), order_.Record(stream)};
 }
 
 void DeviceStreams::Await(AcceleratorStream stream, const StreamMark& mark) {
-  CheckAlive();
+  Enter("a stream's wait");
   const std::lock_guard lock(mutex_);
   if (mark.task.stream != stream) {
     order_.NoteTask(stream, queues_.SubmitWait(stream, mark.task));
@@ -46,7 +49,7 @@ void DeviceStreams::Await(AcceleratorStream stream, const StreamMark& mark) {
 }
 
 bool DeviceStreams::IsOver(const StreamMark& mark) {
-  CheckAlive();
+  Enter("a question");
   if (!queues_.IsOver(mark.task)) return false;
   const std::lock_guard lock(mutex_);
   order_.NoteCpuWait(mark.done);
@@ -54,7 +57,7 @@ bool DeviceStreams::IsOver(const StreamMark& mark) {
 }
 
 void DeviceStreams::Wait(const StreamMark& mark) {
-  CheckAlive();
+  Enter("a wait");
   queues_.Wait(mark.task);
   {
     const std::lock_guard lock(mutex_);
@@ -119,10 +122,21 @@ void DeviceStreams::UnlockAfterFork(bool is_child) {
   queues_.LeaveToParent();
 }
 
-void DeviceStreams::CheckAlive() const {
-  if (!is_dead_) return;
-  throw TaskError(
-      "the accelerator is of the process that this one was forked from");
+void DeviceStreams::FailCall(int64_t number) {
+  calls_ = 0;
+  failing_call_ = number;
+}
+
+void DeviceStreams::Enter(const std::string& what) {
+  if (is_dead_) {
+    throw TaskError(
+        "the accelerator is of the process that this one was forked from");
+  }
+  const int64_t number = ++calls_;
+  if (number == failing_call_) {
+    throw TaskError("call " + std::to_string(number) + " of the device, " +
+                    what + ", was made to fail");
+  }
 }
 
 void DeviceStreams::ThrowError() {

@@ -3,6 +3,9 @@
 // StreamMark. What a task throws comes out of the next wait of the CPU, as from
 // a device.
 //
+// A call can be made to fail, as a device's do: those that give work, record,
+// await or wait, and allocations, are counted.
+//
 // Thread-safe. In a forked child they are dead: TaskError says so from whatever
 // gives or awaits work.
 #pragma once
@@ -24,7 +27,7 @@ struct StreamMark {
   VectorClock done;
 };
 
-// A task failed, or the streams are another process's.
+// A task or a call failed, or the streams are another process's.
 class TaskError final : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -47,6 +50,8 @@ class DeviceStreams {
   void Submit(AcceleratorStream stream, const std::string& by,
               const std::vector<Touch>& touches, TaskQueues::Task task);
   StreamMark Record(AcceleratorStream stream);
+  // As the allocator does: it is no call of the program's.
+  StreamMark RecordUnseen(AcceleratorStream stream) const;
   void Await(AcceleratorStream stream, const StreamMark& mark);
   // Yes: the CPU has waited for it.
   bool IsOver(const StreamMark& mark);
@@ -55,6 +60,12 @@ class DeviceStreams {
   // be over by it. Throws nothing.
   void WaitUnseen(TaskMark mark) { queues_.Wait(mark); }
   bool IsOverUnseen(TaskMark mark) { return queues_.IsOver(mark); }
+
+  // The call of that number from here on, from 1, throws TaskError; 0: none.
+  void FailCall(int64_t number);
+  int64_t calls() const { return calls_; }
+  // A call begins, which `what` says: throws what it has to.
+  void Enter(const std::string& what);
 
   // A block of the stream's memory, from here on.
   void NoteAllocation(AddressRange bytes, AcceleratorStream home);
@@ -79,7 +90,6 @@ class DeviceStreams {
   bool is_dead() const { return is_dead_; }
 
  private:
-  void CheckAlive() const;
   void ThrowError();
 
   TaskQueues queues_;
@@ -88,6 +98,8 @@ class DeviceStreams {
   std::mutex error_mutex_;
   std::string error_;  // of the first task that failed since one was told
   std::atomic<bool> is_dead_ = false;
+  std::atomic<int64_t> calls_ = 0;  // since a failure was asked for
+  std::atomic<int64_t> failing_call_ = 0;
 };
 
 }  // namespace terrace

@@ -117,7 +117,7 @@ void PinnedMemory::Free(uintptr_t address) {
   if (streams_.is_dead()) return;  // the parent's
   const std::lock_guard lock(mutex_);
   pool_.Free(address, [&](AcceleratorStream stream) {
-    const StreamMark mark = streams_.Record(stream);
+    const StreamMark mark = streams_.RecordUnseen(stream);
     return BlockPool::Pending{mark.task, mark.done};
   });
 }

@@ -68,6 +68,16 @@ TEST(BlockPool, TheLimitIsKeptToTheByte) {
   EXPECT_EQ(pool.stats().peak_bytes, 2048);
 }
 
+TEST(BlockPool, WhatStreamsHaveFreedCountsUntilItIsReleased) {
+  BlockPool pool(kRange, 512, 2048);
+  pool.Free(pool.Allocate(1024, kHome)->begin, NoUse);
+  EXPECT_EQ(pool.stats().cached_bytes, 1024);
+  EXPECT_FALSE(pool.Allocate(1536, kOther));
+  pool.Release();
+  EXPECT_EQ(pool.stats().cached_bytes, 0);
+  EXPECT_TRUE(pool.Allocate(1536, kOther));
+}
+
 TEST(BlockPool, BlocksNeverOverlapAndAllComesBack) {
   for (uint32_t seed = 1; seed <= 10; ++seed) {
     SCOPED_TRACE(seed);

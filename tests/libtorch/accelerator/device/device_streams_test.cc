@@ -43,7 +43,7 @@ class DeviceStreamsTest : public testing::Test {
   }
   // Time passes: no race would show.
   void Pass(AcceleratorStream stream) {
-    streams_.WaitUnseen(streams_.Record(stream).task);
+    streams_.WaitUnseen(streams_.RecordUnseen(stream).task);
   }
   void Order(AcceleratorStream before, AcceleratorStream after) {
     streams_.Await(after, streams_.Record(before));
@@ -173,6 +173,32 @@ TEST_F(DeviceStreamsTest, AFailedTaskComesOutOfTheNextWait) {
     EXPECT_THAT(error.what(), HasSubstr("divide: by zero"));
   }
   streams_.Wait(streams_.Record(home_));
+}
+
+TEST_F(DeviceStreamsTest, EachCallCanBeMadeToFailOnce) {
+  const auto run = [&] {
+    const uintptr_t block = Allocate();
+    Fill(home_, block, 1);
+    Order(home_, side_);
+    Fill(side_, block, 2);
+    streams_.Wait(streams_.Record(side_));
+    memory_.Free(block);
+  };
+  streams_.FailCall(0);
+  run();
+  const int64_t calls = streams_.calls();
+  EXPECT_GE(calls, 6);
+  for (int64_t call = 1; call <= calls; ++call) {
+    streams_.FailCall(call);
+    try {
+      run();
+      ADD_FAILURE() << "call " << call << " did not fail";
+    } catch (const TaskError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("call " + std::to_string(call)));
+    }
+    run();
+  }
+  EXPECT_THAT(streams_.reports(), IsEmpty());
 }
 
 TEST_F(DeviceStreamsTest, AFullDeviceWaitsForItsStreamsAndThenHasNothing) {

@@ -76,7 +76,7 @@ class Allocator final : public c10::DeviceAllocator {
     allocated.current = own.allocated_bytes;
     allocated.peak = own.peak_bytes;
     stats.allocation[0].current = own.blocks;
-    stats.reserved_bytes[0].current = own.allocated_bytes + own.free_bytes;
+    stats.reserved_bytes[0].current = own.allocated_bytes + own.cached_bytes;
     stats.num_ooms = refused_[static_cast<size_t>(device)];
     return stats;
   }

@@ -30,6 +30,12 @@ TORCH_LIBRARY(testdev, library) {
                                                             int64_t longest) {
     TheAccelerator().streams().SetDelays(static_cast<uint64_t>(seed), longest);
   });
+  // The call of that number from here on fails; 0: none.
+  library.def("fail_call(int number) -> ()", [](int64_t number) {
+    TheAccelerator().streams().FailCall(number);
+  });
+  library.def("calls() -> int",
+              [] { return TheAccelerator().streams().calls(); });
   library.def("set_limit(int device, int bytes) -> ()",
               [](int64_t device, int64_t bytes) {
                 TheAccelerator()
