@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "tests/libtorch/accelerator/device/accelerator_fixture.h"
+#include "tests/libtorch/accelerator/device/fault_exit.h"
 
 namespace terrace {
 namespace {
@@ -207,8 +208,8 @@ TEST_F(AcceleratorDeathTest, TheCpuCannotReachATensorsAddress) {
   const at::Tensor own = at::ones({4}, OnDevice());
   auto* const address = own.data_ptr<float>();
   EXPECT_EXIT(static_cast<void>(*const_cast<volatile float*>(address)),
-              testing::KilledBySignal(SIGSEGV), "");
-  EXPECT_EXIT(*address = 1, testing::KilledBySignal(SIGSEGV), "");
+              EndsByFault, "");
+  EXPECT_EXIT(*address = 1, EndsByFault, "");
 }
 
 TEST_F(AcceleratorDeathTest, AProcessEndsWithWorkQueued) {

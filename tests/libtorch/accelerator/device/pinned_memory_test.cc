@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/libtorch/accelerator/device/fault_exit.h"
 #include "tests/support/accelerator/device_memory.h"
 
 namespace terrace {
@@ -10,15 +11,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-// A sanitiser catches the signal, tells it and exits.
-bool IsKilled(int status) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return status != 0;
-#else
-  return testing::KilledBySignal(SIGSEGV)(status);
-#endif
-}
 
 class PinnedMemoryTest : public testing::Test {
  protected:
@@ -109,8 +101,8 @@ TEST_F(PinnedMemoryTest, RegisteredMemoryIsPinnedWhereItIs) {
 TEST_F(PinnedMemoryTest, AnotherFaultKillsAsEver) {
   DeviceMemory memory(streams_, size_t{1} << 20, size_t{1} << 20);
   const uintptr_t device = *memory.Allocate(kBytes, stream_);
-  EXPECT_EXIT(*At(device) = 1, IsKilled, "");
-  EXPECT_EXIT(static_cast<void>(*At(device)), IsKilled, "");
+  EXPECT_EXIT(*At(device) = 1, EndsByFault, "");
+  EXPECT_EXIT(static_cast<void>(*At(device)), EndsByFault, "");
   *memory.Twin(device) = std::byte{1};
 }
 

@@ -1,5 +1,6 @@
 // Devices, streams and events, as LibTorch's device-independent code calls
 // them.
+#include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <array>
