@@ -46,6 +46,11 @@ TwinMapping::TwinMapping(size_t bytes, Grant grant) : bytes_(bytes) {
   begin_ = reinterpret_cast<uintptr_t>(Map(file_, bytes, ProtectionOf(grant)));
   twin_ = static_cast<std::byte*>(Map(file_, bytes, PROT_READ | PROT_WRITE));
   Expect(madvise(twin_, bytes, MADV_DONTFORK) == 0, "madvise", bytes);
+  // A program that faults need not write it all down.
+  for (void* const at :
+       {reinterpret_cast<void*>(begin_), static_cast<void*>(twin_)}) {
+    Expect(madvise(at, bytes, MADV_DONTDUMP) == 0, "madvise", bytes);
+  }
 }
 
 TwinMapping::~TwinMapping() {
