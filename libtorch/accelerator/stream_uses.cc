@@ -7,8 +7,17 @@
 
 namespace terrace {
 
+absl::Status StreamUses::BeginCopy(StreamedDevice& memory, StreamId home,
+                                   StreamId copy) const {
+  if (!rules_.Has(StreamRule::kCopyWaitsForAllocation)) return absl::OkStatus();
+  TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceEvent> allocated,
+                           memory.Record(home));
+  return memory.Await(copy, *allocated);
+}
+
 absl::Status StreamUses::Begin(StreamedDevice& memory, StreamId home,
                                std::shared_ptr<DeviceEvent> arrived) {
+  if (!rules_.Has(StreamRule::kUseWaitsForCopy)) arrived = nullptr;
   // Also for a block that ends unused: its home's next work has its memory.
   if (arrived != nullptr) {
     TERRACE_RETURN_IF_ERROR(memory.Await(home, *arrived));
@@ -25,7 +34,7 @@ absl::Status StreamUses::Use(StreamedDevice& memory, StreamedBlock& block,
   {
     MutexLock lock(mutex_);
     if (Has(stream)) {
-      if (is_capturing) is_in_graph_ = true;
+      NoteCapture(is_capturing);
       return absl::OkStatus();
     }
     arrived = arrived_;
@@ -38,10 +47,12 @@ absl::Status StreamUses::Use(StreamedDevice& memory, StreamedBlock& block,
     }
     TERRACE_RETURN_IF_ERROR(memory.Await(stream, *arrived));
   }
-  TERRACE_RETURN_IF_ERROR(block.RecordUse(stream));
+  if (rules_.Has(StreamRule::kEachStreamIsRecorded)) {
+    TERRACE_RETURN_IF_ERROR(block.RecordUse(stream));
+  }
   // Not before: another thread that finds it here gives the stream its work.
   MutexLock lock(mutex_);
-  if (is_capturing) is_in_graph_ = true;
+  NoteCapture(is_capturing);
   if (!Has(stream)) streams_.push_back(stream);
   return absl::OkStatus();
 }
@@ -60,6 +71,7 @@ absl::Status StreamUses::Settle(StreamedDevice& memory) {
 }
 
 void StreamUses::NoteCollective() {
+  if (!rules_.Has(StreamRule::kCollectivesTensorsStay)) return;
   MutexLock lock(mutex_);
   collective_ = Collective::kThisStep;
 }
@@ -76,9 +88,11 @@ Hindrance StreamUses::FindHindrance(StreamedDevice& memory) const {
     if (is_in_graph_) return Hindrance::kGraph;
     collective = collective_;
   }
-  if (memory.IsCapturing(memory.CurrentStream())) return Hindrance::kCapture;
-  for (const StreamId stream : streams()) {
-    if (memory.IsCapturing(stream)) return Hindrance::kCapture;
+  if (rules_.Has(StreamRule::kGraphsTensorsStay)) {
+    if (memory.IsCapturing(memory.CurrentStream())) return Hindrance::kCapture;
+    for (const StreamId stream : streams()) {
+      if (memory.IsCapturing(stream)) return Hindrance::kCapture;
+    }
   }
   if (collective == Collective::kThisStep) return Hindrance::kCollective;
   return collective == Collective::kEarlier ? Hindrance::kUnfinished
@@ -94,12 +108,19 @@ absl::Status StreamUses::AwaitCollectives(StreamedDevice& memory) {
 
 absl::Status StreamUses::AwaitUses(StreamedDevice& memory,
                                    StreamId stream) const {
+  if (!rules_.Has(StreamRule::kCopyDownWaitsForUses)) return absl::OkStatus();
   for (const StreamId used : streams()) {
     TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceEvent> until_now,
                              memory.Record(used));
     TERRACE_RETURN_IF_ERROR(memory.Await(stream, *until_now));
   }
   return absl::OkStatus();
+}
+
+void StreamUses::NoteCapture(bool is_capturing) {
+  if (is_capturing && rules_.Has(StreamRule::kGraphsTensorsStay)) {
+    is_in_graph_ = true;
+  }
 }
 
 bool StreamUses::Has(StreamId stream) const {

@@ -1,20 +1,6 @@
 // On which streams a tensor's bytes were used since they came to the device,
-// and what that means for who has their memory next. A pin says that an
-// operation is in flight on the CPU; the device may begin it much later, so
-// that pins protect nothing there. Streams do, by these rules:
-//
-//   1 what a stream is given first for this tensor comes after the copy that
-//     brought its bytes; the home stream's, whose memory it is, in any case
-//   2 every other stream is recorded with the allocator before its first use,
-//     so that the block is safe however it ends: evicted, or with its
-//     storage
-//   3 a copy to memory comes after all that the streams were given until then
-//   4 nothing is evicted while a graph is captured on a stream that is the
-//     calling thread's or has used it, and what a graph has used stays for
-//     good: the graph has its address
-//   5 what a collective of somebody else's has used stays until the step's end,
-//     and then until the device has done everything, since that runs on a
-//     stream that is not seen here
+// and what that means for who has their memory next, by the rules of
+// stream_rules.h.
 //
 // Use is for threads that have the tensor pinned, beside each other; the others
 // are for the one thread that moves it then. No lock is held across a call to
@@ -28,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "base/mutex.h"
+#include "libtorch/accelerator/stream_rules.h"
 #include "libtorch/accelerator/streamed_device.h"
 
 namespace terrace {
@@ -43,6 +30,12 @@ enum class Hindrance : uint8_t {
 
 class StreamUses {
  public:
+  explicit StreamUses(StreamRules rules = {}) : rules_(rules) {}
+
+  // What brings the bytes on the stream `copy` from here on comes after what
+  // the home stream was given before it allocated their block, just now.
+  absl::Status BeginCopy(StreamedDevice& memory, StreamId home,
+                         StreamId copy) const;
   // The bytes are in a block of this stream's memory, and complete once
   // `arrived` is (null: they are). Also where they stay, and a copy of them to
   // memory ends with `arrived`: until then no stream may write to them.
@@ -68,9 +61,11 @@ class StreamUses {
  private:
   enum class Collective : uint8_t { kNone, kThisStep, kEarlier };
 
+  void NoteCapture(bool is_capturing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Has(StreamId stream) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<StreamId> streams() const;
 
+  const StreamRules rules_;
   mutable Mutex mutex_;
   std::vector<StreamId> streams_ ABSL_GUARDED_BY(mutex_);  // home first
   std::shared_ptr<DeviceEvent> arrived_ ABSL_GUARDED_BY(mutex_);

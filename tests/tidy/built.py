@@ -9,7 +9,7 @@ import subprocess
 # the feature is on, as in the host preset.
 FEATURE_FOLDERS = {
     'torch': ['libtorch/', 'tests/libtorch/', 'examples/', 'tests/examples/',
-              'bench/hook/'],
+              'tests/support/accelerator/torch/', 'bench/hook/'],
     'pmem': ['tiers/pmem/persist_domain.cc'],
     'cuda': ['kernels/cuda/cuda_module.cc'],
     'torch_cuda': ['libtorch/accelerator/cuda_',

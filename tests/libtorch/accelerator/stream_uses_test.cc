@@ -26,7 +26,7 @@ TEST(RacingDevice, FindsWhatNothingOrders) {
   EXPECT_THAT(device.races(), SizeIs(Not(1)));
 }
 
-// Rule 1.
+// A use waits for the copy.
 TEST(StreamUses, TheHomeStreamComesAfterTheCopyThatBroughtTheBytes) {
   StreamWorld world;
   StreamedTensor& tensor = world.Add(std::byte{3});
@@ -62,8 +62,8 @@ TEST(StreamUses, ABlockThatEndsUnusedIsTheHomeStreamsToHave) {
   world.AllocateAndFill();
 }
 
-// Rule 2. What is written back is clean: it goes without a copy that would be
-// in the streams' order.
+// Each stream is recorded. What is written back is clean: it goes without a
+// copy that would be in the streams' order.
 TEST(StreamUses, UseOnASideStreamOutlivesAnEviction) {
   StreamWorld world;
   world.device().SetSlow(true);
@@ -106,7 +106,7 @@ TEST(StreamUses, ABlockStaysItsFirstStreamsMemory) {
   world.AllocateAndFill();
 }
 
-// Rule 3.
+// A copy down waits for the uses.
 TEST(StreamUses, ACopyToMemoryComesAfterEachStreamsUses) {
   StreamWorld world;
   StreamedTensor& tensor = world.Add(std::byte{3});
@@ -129,7 +129,7 @@ TEST(StreamUses, WhatWritesNextComesAfterACopyOfWhatStays) {
   EXPECT_EQ(world.Read(tensor), std::byte{5});
 }
 
-// Rule 4.
+// Graphs' tensors stay.
 TEST(StreamUses, NothingIsEvictedDuringACapture) {
   StreamWorld world;
   StreamedTensor& tensor = world.Add(std::byte{3});
@@ -178,7 +178,7 @@ TEST(StreamUses, ACaptureCannotWaitForBytesThatArrive) {
   world.device().EndCapture(kSide);
 }
 
-// Rule 5.
+// Collectives' tensors stay.
 TEST(StreamUses, WhatACollectiveHasSeenStaysUntilTheStepsEnd) {
   StreamWorld world;
   StreamedTensor& tensor = world.Add(std::byte{3});
@@ -206,6 +206,43 @@ TEST(StreamUses, ACollectiveOfThisStepCountsThoughOneCameBefore) {
   tensor.uses.NoteStep();
   tensor.uses.NoteStep();
   EXPECT_TRUE(world.Evict(tensor));
+}
+
+// All that the rules are for, in one program.
+void UseEvictAndReuse(StreamWorld& world) {
+  world.device().SetSlow(true);
+  StreamedTensor& tensor = world.Add(std::byte{3});
+  world.Order(kHome, kSide);
+  world.Fill(tensor, std::byte{4}, kSide);
+  world.Evict(tensor);
+  world.AllocateAndFill().reset();
+  world.Read(tensor, kSide);
+  world.Evict(tensor);
+  world.AllocateAndFill();
+  world.device().BeginCapture(kHome);
+  world.Evict(world.Add(std::byte{5}));
+  world.device().EndCapture(kHome);
+  StreamedTensor& shared = world.Add(std::byte{6});
+  world.WriteBack(shared);
+  shared.uses.NoteCollective();
+  constexpr StreamId kUnseen = 55;
+  world.Order(kHome, kUnseen);
+  world.device().Read(*shared.block, kUnseen);
+  if (world.Evict(shared)) world.AllocateAndFill();
+}
+
+TEST(StreamRules, AProgramThatKeepsAllHasNoRace) {
+  StreamWorld world;
+  UseEvictAndReuse(world);
+}
+
+TEST(StreamRules, EachThatIsSwitchedOffLeavesARace) {
+  for (const StreamRuleText& rule : kStreamRules) {
+    SCOPED_TRACE(rule.text);
+    StreamWorld world(StreamRules().Without(rule.rule),
+                      /*is_race_expected=*/true);
+    UseEvictAndReuse(world);
+  }
 }
 
 }  // namespace
