@@ -2,15 +2,25 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/record_function.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "libtorch/accelerator/device_extras.h"
+#include "libtorch/accelerator/event_thread.h"
+#include "libtorch/accelerator/stream_rules.h"
+#include "libtorch/accelerator/torch_streams.h"
 #include "libtorch/guarded.h"
 
 namespace terrace {
@@ -23,10 +33,22 @@ at::Tensor Bytes(void* address, int64_t bytes, c10::Device device) {
       .make_tensor();
 }
 
+// Copies by hand of a thread that is no program's own are no operations of the
+// program.
+struct Unobserved {
+  const at::NoGradGuard without_graph;
+  const at::DisableRecordFunctionGuard without_observers;
+};
+
 class TorchStream final : public Device::Stream {
  public:
-  explicit TorchStream(c10::Stream stream)
-      : device_(stream.device()), stream_(stream) {}
+  // `thread` waits for this and other streams of the device.
+  TorchStream(c10::Stream stream, std::shared_ptr<TorchStreams> streams,
+              std::shared_ptr<EventThread> thread)
+      : device_(stream.device()),
+        stream_(stream),
+        streams_(std::move(streams)),
+        thread_(std::move(thread)) {}
 
   absl::Status CopyToHost(void* target, const void* source,
                           int64_t bytes) override {
@@ -36,45 +58,95 @@ class TorchStream final : public Device::Stream {
                             int64_t bytes) override {
     return Copy(target, device_, source, at::kCPU, bytes);
   }
-  // All or none of them.
   void Poll(std::vector<absl::Status>* ended) override {
-    if (begun_ == 0) return;
-    bool done = false;
-    const absl::Status status =
-        Guarded(device_, [&] { done = stream_.query(); });
-    if (status.ok() && !done) return;
-    ended->insert(ended->end(), static_cast<size_t>(begun_), status);
-    begun_ = 0;
+    while (!begun_.empty()) {
+      absl::StatusOr<bool> is_over = true;
+      if (begun_.front().event != nullptr) {
+        is_over = streams_->IsOver(*begun_.front().event);
+      }
+      if (is_over.ok() && !*is_over) return;
+      ended->push_back(is_over.ok() ? begun_.front().status : is_over.status());
+      begun_.pop_front();
+    }
+  }
+  absl::Status OnDone(std::function<void()> run) override {
+    if (device_.is_cpu()) {
+      run();
+      return absl::OkStatus();
+    }
+    TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<DeviceEvent> event,
+                             streams_->Record(stream_.id()));
+    thread_->After({std::move(event)},
+                   [run = std::move(run)](const absl::Status&) { run(); });
+    return absl::OkStatus();
   }
   absl::Status Wait() override {
-    begun_ = 0;
+    begun_.clear();
     return Guarded(device_, [this] { stream_.synchronize(); });
   }
 
  private:
   absl::Status Copy(void* target, c10::Device target_device, const void* source,
                     c10::Device source_device, int64_t bytes) {
-    const absl::Status status = Guarded(device_, [&] {
-      const at::NoGradGuard without_graph;
+    TERRACE_RETURN_IF_ERROR(Guarded(device_, [&] {
+      const Unobserved unobserved;
       const c10::StreamGuard guard(stream_);
       Bytes(target, bytes, target_device)
           .copy_(Bytes(const_cast<void*>(source), bytes, source_device),
                  /*non_blocking=*/true);
-    });
-    if (status.ok()) ++begun_;
-    return status;
+    }));
+    begun_.push_back(End());
+    return absl::OkStatus();
+  }
+  // The end of a copy: the event's, or past, with how it ended.
+  struct Ending {
+    std::shared_ptr<DeviceEvent> event;
+    absl::Status status;
+  };
+  // That of the copy that was just begun.
+  Ending End() {
+    const bool is_over =
+        device_.is_cpu() || !rules_.Has(StreamRule::kUseWaitsForCopy);
+    if (is_over) return {};
+    absl::StatusOr<std::shared_ptr<DeviceEvent>> event =
+        streams_->Record(stream_.id());
+    if (event.ok()) return {*std::move(event), absl::OkStatus()};
+    // Nothing else tells its end.
+    return {nullptr, Guarded(device_, [this] { stream_.synchronize(); })};
   }
 
   const c10::Device device_;
   const c10::Stream stream_;
-  int64_t begun_ = 0;  // copies that were not told of
+  const std::shared_ptr<TorchStreams> streams_;
+  const std::shared_ptr<EventThread> thread_;
+  const StreamRules rules_ = StreamRules::Current();
+  std::deque<Ending> begun_;  // of copies that were not told of
 };
 
 class TorchDevice final : public Device {
  public:
-  explicit TorchDevice(c10::Device device) : device_(device) {}
+  explicit TorchDevice(c10::Device device)
+      : device_(device), streams_(std::make_shared<TorchStreams>(device)) {}
 
   std::string name() const override { return device_.str(); }
+
+  absl::StatusOr<DeviceMemory> Allocate(int64_t bytes) override {
+    auto block = std::make_shared<c10::DataPtr>();
+    const absl::Status status = Guarded(device_, [&] {
+      const c10::DeviceGuard guard(device_);
+      *block = c10::GetAllocator(device_.type())
+                   ->allocate(static_cast<size_t>(bytes));
+    });
+    if (!status.ok()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(bytes, " bytes: ", absl::string_view(status.message())));
+    }
+    if (rules_.Has(StreamRule::kCopyWaitsForAllocation)) {
+      TERRACE_RETURN_IF_ERROR(Synchronize());
+    }
+    void* const address = block->mutable_get();
+    return DeviceMemory(address, [block](void*) mutable { block.reset(); });
+  }
 
   absl::StatusOr<PinnedMemory> AllocatePinned(int64_t bytes) override {
     at::Tensor memory;
@@ -97,8 +169,13 @@ class TorchDevice final : public Device {
     std::unique_ptr<Stream> stream;
     const absl::Status status = Guarded(device_, [&] {
       const c10::impl::VirtualGuardImpl implementation(device_.type());
+      MutexLock lock(mutex_);
+      if (thread_ == nullptr && !device_.is_cpu()) {
+        thread_ = std::make_shared<EventThread>(streams_);
+      }
       stream = std::make_unique<TorchStream>(
-          implementation.getNewStream(device_, /*priority=*/0));
+          implementation.getNewStream(device_, /*priority=*/0), streams_,
+          thread_);
     });
     if (!status.ok()) return status;
     return stream;
@@ -112,7 +189,25 @@ class TorchDevice final : public Device {
   }
 
  private:
+  absl::StatusOr<HostRegistration> Register(
+      absl::Span<std::byte> piece) override {
+    const std::shared_ptr<DeviceExtras> extras = ExtrasOf(device_.type());
+    if (extras == nullptr) {
+      return absl::UnimplementedError(absl::StrCat(
+          name(), ": nothing here registers host memory with it"));
+    }
+    TERRACE_RETURN_IF_ERROR(extras->RegisterHost(piece));
+    return HostRegistration(piece.data(), [extras](void* begin) {
+      extras->UnregisterHost(static_cast<std::byte*>(begin));
+    });
+  }
+
   const c10::Device device_;
+  const std::shared_ptr<TorchStreams> streams_;
+  const StreamRules rules_ = StreamRules::Current();
+  Mutex mutex_;
+  // From the first stream on.
+  std::shared_ptr<EventThread> thread_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

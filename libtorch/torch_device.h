@@ -17,8 +17,9 @@
 namespace terrace {
 
 // Any device that LibTorch has streams for; CPU memory too, whose copies are
-// done at once. A foreign exception becomes Internal, of memory
-// ResourceExhausted.
+// done at once. Its memory is of LibTorch's allocator. Copies are asynchronous
+// where the host's memory is pinned. A foreign exception becomes Internal, of
+// memory ResourceExhausted.
 std::unique_ptr<Device> MakeTorchDevice(c10::Device device);
 
 // Whether tensors there can be stepped: CPU and CUDA (ROCm calls itself so).

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/bytes.h"
@@ -173,6 +174,17 @@ absl::StatusOr<std::vector<LocalMapped>> OpenMapped(
   return mapped;
 }
 
+// The caller's of that name, or else CUDA's.
+absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const Options& options,
+                                                   const std::string& name) {
+  for (const std::shared_ptr<Device>& each : options.devices) {
+    if (each->name() == name) return each;
+  }
+  if (absl::StartsWith(name, "cuda:")) return OpenCuda(name);
+  return absl::InvalidArgumentError(
+      absl::StrCat("nobody has opened a device '", name, "'"));
+}
+
 // Those that tiers name, whose memory they take.
 absl::StatusOr<std::vector<std::shared_ptr<Device>>> OpenDevices(
     const Options& options, const std::vector<TierSpec>& tiers,
@@ -180,7 +192,8 @@ absl::StatusOr<std::vector<std::shared_ptr<Device>>> OpenDevices(
   std::vector<std::shared_ptr<Device>> devices;
   for (const TierSpec& hbm : tiers) {
     if (hbm.kind != TierKind::kHbm) continue;
-    absl::StatusOr<std::shared_ptr<Device>> device = OpenCuda(hbm.place);
+    absl::StatusOr<std::shared_ptr<Device>> device =
+        OpenDevice(options, hbm.place);
     absl::Status status = device.status();
     if (status.ok()) {
       absl::StatusOr<CoreDevice> core = MakeCoreDevice(
@@ -217,8 +230,12 @@ absl::Status OpenMemory(const Options& options, const TierSpec& memory,
       *arena, kept != nullptr ? HostArena::Reopen(asked, std::move(*kept))
                               : HostArena::Create(asked));
   if (devices.empty()) return absl::OkStatus();
-  TERRACE_ASSIGN_OR_RETURN(*pinned,
-                           devices.front()->Pin(*arena, (*arena)->bytes()));
+  absl::StatusOr<PinnedMapping> mapping =
+      devices.front()->Pin(*arena, (*arena)->bytes());
+  // A device that knows no pinned memory copies from any, if slower.
+  if (absl::IsUnimplemented(mapping.status())) return absl::OkStatus();
+  TERRACE_RETURN_IF_ERROR(mapping.status());
+  *pinned = *std::move(mapping);
   return absl::OkStatus();
 }
 

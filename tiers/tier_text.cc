@@ -53,15 +53,25 @@ bool IsNumber(absl::string_view text) {
          absl::StrCat(number) == text;
 }
 
+// As LibTorch writes a device: its kind, and its number among these.
+bool IsDeviceName(absl::string_view text) {
+  const size_t colon = text.find(':');
+  if (colon == 0 || colon == absl::string_view::npos) return false;
+  const absl::string_view kind = text.substr(0, colon);
+  const bool is_kind =
+      std::all_of(kind.begin(), kind.end(), [](unsigned char each) {
+        return absl::ascii_islower(each) || absl::ascii_isdigit(each) ||
+               each == '_';
+      });
+  return is_kind && absl::ascii_islower(kind.front()) &&
+         IsNumber(text.substr(colon + 1));
+}
+
 // What is wrong with a tier's place; empty: nothing.
 std::string FaultOfPlace(const TierSpec& tier) {
   switch (tier.kind) {
     case TierKind::kHbm:
-      if (absl::StartsWith(tier.place, "cuda:") &&
-          IsNumber(absl::StripPrefix(tier.place, "cuda:"))) {
-        return "";
-      }
-      return "its place is a device, cuda:0";
+      return IsDeviceName(tier.place) ? "" : "its place is a device, cuda:0";
     case TierKind::kDram:
       if (tier.place.empty() || NodeOf(tier) >= 0) return "";
       return "its place is a memory node, node1, or none";

@@ -1,13 +1,15 @@
 // The rules of streams, which one table tells. A pin says that an operation is
-// in flight on the CPU; the device may begin it much later, so that pins
-// protect nothing there. Streams do, by these rules; stream_uses.h follows
-// them.
+// in flight on the CPU; a device may begin it much later, so that pins protect
+// nothing there. What the device has done the CPU learns of events: it waits
+// for them before it gives a slice of the device's memory to anybody else, and
+// before it shows what was copied to a slice.
 //
-// Each has a switch, for tests alone: what a rule forbids is found by a test as
-// soon as the rule is off.
+// Each rule has a switch, for tests alone: what a rule forbids is found by a
+// test as soon as the rule is off.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <string_view>
 
@@ -16,10 +18,10 @@ namespace terrace {
 enum class StreamRule : uint8_t {
   kCopyWaitsForAllocation,
   kUseWaitsForCopy,
-  kEachStreamIsRecorded,
-  kCopyDownWaitsForUses,
-  kGraphsTensorsStay,
-  kCollectivesTensorsStay,
+  kEachStreamIsNoted,
+  kSliceIsHeldForItsEvents,
+  kLeaseIsAUse,
+  kTakenBlockIsRecorded,
 };
 
 struct StreamRuleText {
@@ -29,26 +31,23 @@ struct StreamRuleText {
 
 inline constexpr std::array<StreamRuleText, 6> kStreamRules = {{
     {StreamRule::kCopyWaitsForAllocation,
-     "the copy that brings bytes comes after what the home stream, whose "
-     "memory "
-     "it is, was given before the allocation"},
+     "copies to memory that was just allocated come after what its home "
+     "stream had been given before"},
     {StreamRule::kUseWaitsForCopy,
-     "what a stream is given first for a tensor comes after the copy that "
-     "brought its bytes; the home stream's in any case"},
-    {StreamRule::kEachStreamIsRecorded,
-     "every other stream is recorded with the allocator before its first use, "
-     "so that the block is safe however it ends: evicted, or with its storage"},
-    {StreamRule::kCopyDownWaitsForUses,
-     "a copy to memory comes after all that the streams were given until then"},
-    {StreamRule::kGraphsTensorsStay,
-     "nothing is evicted while a graph is captured on a stream that is the "
-     "calling thread's or has used it, and what a graph has used stays for "
-     "good: the graph has its address"},
-    {StreamRule::kCollectivesTensorsStay,
-     "what a collective of somebody else's has used stays until the step's "
-     "end, "
-     "and then until the device has done everything, since that runs on a "
-     "stream that is not seen here"},
+     "a tensor is shown to operations once the copy that brings its bytes is "
+     "over"},
+    {StreamRule::kEachStreamIsNoted,
+     "every stream that an operation uses a tensor on is noted, and so is one "
+     "that the program records"},
+    {StreamRule::kSliceIsHeldForItsEvents,
+     "the memory of a tensor that leaves or ends is neither copied from nor "
+     "given to others before all noted streams have done what they were given "
+     "until then"},
+    {StreamRule::kLeaseIsAUse,
+     "the end of a lease is a use on the stream that its thread has then"},
+    {StreamRule::kTakenBlockIsRecorded,
+     "LibTorch's own block, of a tensor that is taken over, is recorded with "
+     "its allocator for the stream that copies from it"},
 }};
 
 class StreamRules {
@@ -60,12 +59,20 @@ class StreamRules {
     return rules;
   }
 
+  // Those of the process: all of them, but in a test.
+  static StreamRules Current() { return current_.load(); }
+  static void SetForTest(StreamRules rules) { current_.store(rules); }
+
  private:
   static constexpr uint32_t Bit(StreamRule rule) {
     return uint32_t{1} << static_cast<uint32_t>(rule);
   }
 
+  static std::atomic<StreamRules> current_;
+
   uint32_t off_ = 0;
 };
+
+inline std::atomic<StreamRules> StreamRules::current_ = StreamRules();
 
 }  // namespace terrace

@@ -1,17 +1,15 @@
-// What the rules of streams (stream_uses.h) ask of a device: its streams, their
-// events, and the blocks of its caching allocator. Tests have a device that
-// finds races.
+// What the rules of streams (stream_rules.h) ask of a device: its streams and
+// their events.
 //
 // A stream runs what it is given in order. An event stands for all that a
 // stream had been given as the event was recorded.
 //
-// Thread-safe. No function is called with a lock of this library held: the
-// allocator has a lock of its own, under which it asks for memory back
-// (relief_port.h).
+// Thread-safe. No function is called with a lock of this library held.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,33 +23,20 @@ class DeviceEvent {
   virtual ~DeviceEvent() = default;
 };
 
-// Memory of the caching allocator, of one home stream. Its end gives it back:
-// what its home stream is given from then on may have it at once, and what
-// other streams were given is waited for only as far as their use was recorded.
-class StreamedBlock {
- public:
-  virtual ~StreamedBlock() = default;
-  // The block's memory is not given to others before the stream has done what
-  // it was given until the block's end.
-  virtual absl::Status RecordUse(StreamId stream) = 0;
-};
+using DeviceEvents = std::vector<std::shared_ptr<DeviceEvent>>;
 
 class StreamedDevice {
  public:
   virtual ~StreamedDevice() = default;
 
-  // The one that the calling thread gives its operations to.
+  // Returns the stream that the calling thread gives its operations to.
   virtual StreamId CurrentStream() = 0;
   virtual absl::StatusOr<std::shared_ptr<DeviceEvent>> Record(
       StreamId stream) = 0;
-  // What the stream is given from here on comes after the event.
-  virtual absl::Status Await(StreamId stream, DeviceEvent& event) = 0;
-  // Blocks the calling thread until then.
+  // Returns whether all that the event stands for is over, and does not wait.
+  virtual absl::StatusOr<bool> IsOver(DeviceEvent& event) = 0;
+  // Blocks the calling thread until it is.
   virtual absl::Status Wait(DeviceEvent& event) = 0;
-  // Until all streams have done all that they were given.
-  virtual absl::Status WaitForAll() = 0;
-  // What the stream is given becomes a graph: it is recorded, and not run.
-  virtual bool IsCapturing(StreamId stream) = 0;
 };
 
 }  // namespace terrace

@@ -1,6 +1,5 @@
 #include "libtorch/accelerator/torch_streams.h"
 
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -22,7 +21,7 @@ c10::Event& EventOf(DeviceEvent& event) {
   return static_cast<TorchEvent&>(event).event;
 }
 
-// `call` as a Status: a device that fails, fails for good.
+// Returns what `call` throws as a Status: a device that fails, fails for good.
 template <typename Call>
 absl::Status Caught(const char* what, c10::Device device, Call call) {
   try {
@@ -54,28 +53,16 @@ absl::StatusOr<std::shared_ptr<DeviceEvent>> TorchStreams::Record(
   return made;
 }
 
-absl::Status TorchStreams::Await(StreamId stream, DeviceEvent& event) {
-  return Caught("a stream's wait", device_,
-                [&] { EventOf(event).block(StreamOf(stream)); });
+absl::StatusOr<bool> TorchStreams::IsOver(DeviceEvent& event) {
+  bool is_over = false;
+  absl::Status status = Caught("an event's state", device_,
+                               [&] { is_over = EventOf(event).query(); });
+  if (!status.ok()) return status;
+  return is_over;
 }
 
 absl::Status TorchStreams::Wait(DeviceEvent& event) {
   return Caught("a wait", device_, [&] { EventOf(event).synchronize(); });
-}
-
-absl::Status TorchStreams::WaitForAll() {
-  return Caught("a wait for all streams", device_, [&] {
-    c10::impl::VirtualGuardImpl(device_.type())
-        .synchronizeDevice(device_.index());
-  });
-}
-
-absl::Status TorchBlock::RecordUse(StreamId stream) {
-  const c10::Device device = data_.device();
-  return Caught("a block's use", device, [&] {
-    c10::getDeviceAllocator(device.type())
-        ->recordStream(data_, c10::Stream(c10::Stream::UNSAFE, device, stream));
-  });
 }
 
 }  // namespace terrace

@@ -1,5 +1,8 @@
 #include "terrace/torch/hook.h"
 
+#include <functional>
+#include <limits>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +16,7 @@
 #include "libtorch/hook/placed_tensors.h"
 #include "libtorch/hook/saved_tensors.h"
 #include "libtorch/hook/window/byte_window.h"
+#include "terrace/machine.h"
 
 namespace terrace {
 
@@ -40,14 +44,24 @@ void Lease::End() { held_.reset(); }
 
 namespace {
 
-int64_t WindowOf(const Runtime& runtime, const HookOptions& options) {
-  if (options.window_bytes != 0) return options.window_bytes;
-  return runtime.GetStats().host.budget_bytes / 4 * 3;
+// The Runtime's tier that has the device's tensors.
+std::string TierOf(c10::Device device) {
+  return device.is_cpu() ? "" : absl::StrCat("hbm:", device.str());
 }
 
-absl::Status CheckWindow(const Runtime& runtime, int64_t window_bytes,
+// How much memory there is for tensors that leave the hook. An accelerator's
+// allocator says so when it is asked.
+std::function<int64_t()> AvailableOf(c10::Device device) {
+  if (device.is_cpu()) return AvailableMemoryBytes;
+  return [] { return std::numeric_limits<int64_t>::max(); };
+}
+
+int64_t WindowOf(const HookOptions& options, int64_t budget) {
+  return options.window_bytes != 0 ? options.window_bytes : budget / 4 * 3;
+}
+
+absl::Status CheckWindow(int64_t budget, int64_t window_bytes,
                          int64_t most_bytes) {
-  const int64_t budget = runtime.GetStats().host.budget_bytes;
   if (window_bytes <= 0 || window_bytes > budget) {
     return absl::InvalidArgumentError(
         absl::StrCat("a window of ", window_bytes,
@@ -65,8 +79,22 @@ absl::Status CheckWindow(const Runtime& runtime, int64_t window_bytes,
 
 absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
                                                    const HookOptions& options) {
-  const int64_t window_bytes = WindowOf(runtime, options);
-  TERRACE_RETURN_IF_ERROR(CheckWindow(runtime, window_bytes, window_bytes));
+  std::string tier = TierOf(options.device);
+  std::shared_ptr<DeviceWork> work;
+  if (!options.device.is_cpu()) {
+    TERRACE_ASSIGN_OR_RETURN(work, DeviceWork::Create(options.device));
+    if (options.verify_clean) {
+      return absl::UnimplementedError(
+          "verify_clean compares bytes in CPU memory alone");
+    }
+  }
+  const int64_t budget = TierBudget(runtime, tier);
+  if (budget == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the runtime has no tier '", tier, "'"));
+  }
+  const int64_t window_bytes = WindowOf(options, budget);
+  TERRACE_RETURN_IF_ERROR(CheckWindow(budget, window_bytes, window_bytes));
   if (options.patience <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a patience of ", absl::FormatDuration(options.patience)));
@@ -74,10 +102,14 @@ absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
   return std::unique_ptr<Hook>(new Hook(
       runtime,
       std::make_shared<ManagedStorages>(
-          runtime, ByteWindowOptions{.window_bytes = window_bytes,
-                                     .beyond_bytes = options.beyond_bytes,
-                                     .patience = options.patience,
-                                     .verify_clean = options.verify_clean})));
+          runtime,
+          ByteWindowOptions{.tier = std::move(tier),
+                            .window_bytes = window_bytes,
+                            .beyond_bytes = options.beyond_bytes,
+                            .patience = options.patience,
+                            .verify_clean = options.verify_clean,
+                            .available_bytes = AvailableOf(options.device)},
+          std::move(work))));
 }
 
 Hook::Hook(Runtime& runtime, std::shared_ptr<ManagedStorages> storages)
@@ -97,7 +129,8 @@ Hook::~Hook() {
 }
 
 absl::Status Hook::Resize(int64_t window_bytes, int64_t most_bytes) {
-  TERRACE_RETURN_IF_ERROR(CheckWindow(runtime_, window_bytes, most_bytes));
+  const int64_t budget = TierBudget(runtime_, TierOf(storages_->device()));
+  TERRACE_RETURN_IF_ERROR(CheckWindow(budget, window_bytes, most_bytes));
   storages_->window().Resize(window_bytes, most_bytes);
   return absl::OkStatus();
 }
@@ -159,6 +192,11 @@ void Hook::UseSaved(const at::Tensor& tensor) { saved_->Use(tensor); }
 
 absl::StatusOr<PlacementScope> Hook::Place() {
   TERRACE_RETURN_IF_ERROR(storages_->CheckOpen());
+  if (!storages_->device().is_cpu()) {
+    return absl::UnimplementedError(
+        absl::StrCat("new tensors of ", storages_->device().str(),
+                     " are LibTorch's; the CPU's alone are placed"));
+  }
   TERRACE_RETURN_IF_ERROR(PlacementAllocator::Install());
   if (NewbornMemory() == nullptr) {
     return absl::ResourceExhaustedError("no addresses for new tensors");

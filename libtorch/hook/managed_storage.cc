@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
+#include "base/io_fault.h"
 #include "libtorch/hook/compat.h"
 
 namespace terrace {
@@ -22,12 +23,15 @@ c10::weak_intrusive_ptr<c10::StorageImpl> WeakOf(c10::StorageImpl& storage) {
 
 ManagedStorage::ManagedStorage(std::string name, c10::StorageImpl& storage,
                                ByteWindow& window,
-                               std::shared_ptr<StorageOwner> owner)
+                               std::shared_ptr<StorageOwner> owner,
+                               std::shared_ptr<DeviceWork> device)
     : StorageLife(std::move(name), &storage,
                   static_cast<int64_t>(storage.nbytes()), window),
       key_(&storage),
       storage_(WeakOf(storage)),
-      owner_(std::move(owner)) {}
+      owner_(std::move(owner)),
+      device_(std::move(device)),
+      uses_(device_ == nullptr ? nullptr : std::make_unique<StreamUses>()) {}
 
 void ManagedStorage::OnDeath(void* self) {
   // In a forked child the storage stays for ever, as a lock of its owner's may
@@ -49,7 +53,46 @@ bool ManagedStorage::IsOurs(c10::StorageImpl& storage) const {
 }
 
 c10::DataPtr ManagedStorage::Ours(std::byte* data) {
-  return {data, this, &OnDeath, c10::Device(c10::DeviceType::CPU)};
+  return {data, this, &OnDeath,
+          device_ == nullptr ? c10::Device(c10::DeviceType::CPU)
+                             : device_->device()};
+}
+
+void ManagedStorage::NoteStream() { device_->NoteUse(*uses_); }
+
+void ManagedStorage::NoteStream(StreamId stream) { uses_->Note(stream); }
+
+void ManagedStorage::NoteLease() { device_->NoteLease(*uses_); }
+
+absl::Status ManagedStorage::CopyIn(std::byte* target,
+                                    const std::byte* source) {
+  if (device_ == nullptr) return WindowTensor::CopyIn(target, source);
+  const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
+  // Its own block ends with the Install that follows.
+  const c10::DataPtr* const block =
+      storage && self_ == nullptr ? &storage->_mutable_data_ptr_no_checks()
+                                  : nullptr;
+  const absl::Status copied =
+      device_->Copy(target, source, size_bytes(), *uses_, block);
+  return copied.ok() ? copied : Reworded(copied, Told(copied.message()));
+}
+
+void ManagedStorage::AfterUses(AfterUse end) {
+  if (device_ == nullptr) return end(absl::OkStatus());
+  device_->After(*uses_, [end = std::move(end),
+                          told = Told("")](const absl::Status& status) mutable {
+    end(status.ok() ? status
+                    : Reworded(status, absl::StrCat(told, status.message())));
+  });
+}
+
+absl::StatusOr<c10::DataPtr> ManagedStorage::Allocate() {
+  if (device_ != nullptr) return device_->Allocate(size_bytes());
+  try {
+    return c10::GetCPUAllocator()->allocate(static_cast<size_t>(size_bytes()));
+  } catch (const std::exception& error) {
+    return absl::ResourceExhaustedError(error.what());
+  }
 }
 
 void ManagedStorage::Set(c10::StorageImpl& storage, c10::DataPtr data) {
@@ -125,17 +168,21 @@ void ManagedStorage::Refuse(const std::string& text) {
 absl::Status ManagedStorage::MoveOut() {
   const c10::intrusive_ptr<c10::StorageImpl> storage = storage_.lock();
   if (!storage || gone() || !IsOurs(*storage)) return absl::OkStatus();
-  c10::DataPtr memory;
-  try {
-    memory = c10::GetCPUAllocator()->allocate(storage->nbytes());
-  } catch (const std::exception& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("terrace: '", name(), "' ", FormatBytes(size_bytes()),
-                     ": no memory to bring it to: ", error.what()));
+  absl::StatusOr<c10::DataPtr> memory = Allocate();
+  if (!memory.ok()) {
+    return Reworded(memory.status(),
+                    Told(absl::StrCat("no memory to bring it to: ",
+                                      memory.status().message())));
   }
-  std::memcpy(memory.mutable_get(),
-              storage->_mutable_data_ptr_no_checks().get(), storage->nbytes());
-  Set(*storage, std::move(memory));
+  auto* const target = static_cast<std::byte*>(memory->mutable_get());
+  if (device_ == nullptr) {
+    std::memcpy(target, data(), static_cast<size_t>(size_bytes()));
+  } else {
+    const absl::Status copied =
+        device_->Copy(target, data(), size_bytes(), *uses_);
+    if (!copied.ok()) return Reworded(copied, Told(copied.message()));
+  }
+  Set(*storage, *std::move(memory));
   self_.reset();  // held by the caller as well
   return absl::OkStatus();
 }

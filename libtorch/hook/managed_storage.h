@@ -10,6 +10,11 @@
 // storage has a message while the bytes are away, so that an access outside an
 // operation throws.
 //
+// On an accelerator the bytes are at an address of the device, which goes on
+// after operations have ended: the storage notes the streams on which it was
+// used, and its memory is not given up before they have done what they were
+// given (stream_rules.h).
+//
 // The class uses only functions of StorageImpl that check nothing: the others
 // throw where a message is on.
 #pragma once
@@ -21,7 +26,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/threads/lock_order.h"
+#include "libtorch/accelerator/device_work.h"
 #include "libtorch/hook/life/storage_life.h"
 
 namespace terrace {
@@ -44,9 +51,10 @@ class StorageOwner {
 class ManagedStorage final : public StorageLife {
  public:
   // The storage must be alive. The window belongs to the owner, and lives as
-  // long as the owner.
+  // long as the owner. A storage of an accelerator has its `device`.
   ManagedStorage(std::string name, c10::StorageImpl& storage,
-                 ByteWindow& window, std::shared_ptr<StorageOwner> owner);
+                 ByteWindow& window, std::shared_ptr<StorageOwner> owner,
+                 std::shared_ptr<DeviceWork> device = nullptr);
 
   // No other storage has this address while this object lives.
   c10::StorageImpl* key() const { return key_; }
@@ -68,6 +76,13 @@ class ManagedStorage final : public StorageLife {
     OrderedLock lock(mutex_);
     return barred_.empty();
   }
+  // On an accelerator: the calling thread's stream uses the bytes, or the
+  // stream that it names does, or a lease of that thread's ends. The caller has
+  // the storage pinned, and its bytes are here.
+  bool is_on_device() const { return device_ != nullptr; }
+  void NoteStream();
+  void NoteStream(StreamId stream);
+  void NoteLease();
   StorageOwner& owner() const { return *owner_; }
   std::shared_ptr<const void> keeper() const override { return owner_; }
 
@@ -77,6 +92,8 @@ class ManagedStorage final : public StorageLife {
   void RefuseInChild();
 
  private:
+  absl::Status CopyIn(std::byte* target, const std::byte* source) override;
+  void AfterUses(AfterUse end) override;
   bool Install(std::byte* data) override;
   bool TakeAway() override;
   void Refuse(const std::string& text) override;
@@ -88,6 +105,8 @@ class ManagedStorage final : public StorageLife {
   bool IsOurs(c10::StorageImpl& storage) const;
   void Set(c10::StorageImpl& storage, c10::DataPtr data);
   c10::DataPtr Ours(std::byte* data);
+  // Memory of LibTorch's own for the bytes.
+  absl::StatusOr<c10::DataPtr> Allocate();
   // Puts the text of Bar on a storage that is barred. Without a Bar a storage
   // whose bytes are away gets a message that says so, where storages have one
   // (kTellsAway); any other loses its message.
@@ -98,7 +117,9 @@ class ManagedStorage final : public StorageLife {
   // The weak reference keeps the address from being given to another storage.
   const c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
   const std::shared_ptr<StorageOwner> owner_;
-  std::shared_ptr<ManagedStorage> self_;  // while the DataPtr refers to this
+  const std::shared_ptr<DeviceWork> device_;
+  const std::unique_ptr<StreamUses> uses_;  // of a device
+  std::shared_ptr<ManagedStorage> self_;    // while the DataPtr refers to this
   // The mutex guards the message, which threads other than the word's may
   // change.
   mutable OrderedMutex mutex_{LockRank::kManagedStorage};

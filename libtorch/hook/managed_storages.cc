@@ -25,8 +25,10 @@ std::shared_ptr<ManagedStorage> Managed(const StorageLives::Storage& storage) {
 }  // namespace
 
 ManagedStorages::ManagedStorages(Runtime& runtime,
-                                 const ByteWindowOptions& options)
+                                 const ByteWindowOptions& options,
+                                 std::shared_ptr<DeviceWork> device)
     : patience_(options.patience),
+      work_(std::move(device)),
       window_(runtime, options),
       lives_(OperationNet::Get(), window_) {
   ListenToCollectives();
@@ -70,9 +72,10 @@ absl::StatusOr<StorageLives::Storages> ManagedStorages::Choose(
     TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<ManagedStorage> found,
                              Settled(each));
     if (found != nullptr) continue;
-    const std::string fault = tensor.defined()
-                                  ? FaultOf(tensor, window_.room().most_bytes())
-                                  : "is undefined";
+    const std::string fault =
+        tensor.defined()
+            ? FaultOf(tensor, device(), window_.room().most_bytes())
+            : "is undefined";
     if (!fault.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("tensor '", name, "' ", fault));
@@ -83,7 +86,7 @@ absl::StatusOr<StorageLives::Storages> ManagedStorages::Choose(
     if (one == nullptr) {
       TERRACE_RETURN_IF_ERROR(Materialize(name, storage));
       one = std::make_shared<ManagedStorage>(name, storage, window_,
-                                             shared_from_this());
+                                             shared_from_this(), work_);
       if (parameter != nullptr) one->SetGradientOf(*parameter);
       chosen.push_back(one);
     }
@@ -124,7 +127,7 @@ absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::AddNumbered(
     const NamedTensor& tensor, int64_t number, int64_t most_bytes) {
   if (!CheckProcess().ok() || lives_.closed()) return nullptr;
   Sweep();
-  if (!FaultOf(tensor.tensor, most_bytes).empty()) return nullptr;
+  if (!FaultOf(tensor.tensor, device(), most_bytes).empty()) return nullptr;
   c10::StorageImpl& impl = *StorageOf(tensor.tensor);
   if (!IsOrdinary(impl) || OperationNet::Get().Find(&impl) != nullptr ||
       !OperationNet::Get().IsFree(tensor.tensor.storage(),
@@ -133,7 +136,7 @@ absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::AddNumbered(
     return nullptr;
   }
   auto storage = std::make_shared<ManagedStorage>(tensor.name, impl, window_,
-                                                  shared_from_this());
+                                                  shared_from_this(), work_);
   storage->SetNumber(number);
   const absl::Status added = lives_.Add({storage}, /*are_pinned=*/true);
   // The hook is closed, or another thread saves the same tensor.
@@ -174,6 +177,7 @@ std::shared_ptr<ManagedStorage> ManagedStorages::Pin(const at::Tensor& tensor) {
 
 void ManagedStorages::EndLease(ManagedStorage& storage) {
   if (storage.is_parents()) return;  // any lock of it may be held for ever
+  if (storage.is_on_device()) storage.NoteLease();
   lives_.EndLease(storage);
   OperationPins::Unpin(storage);
 }

@@ -27,7 +27,9 @@ class ManagedStorages final
     : public StorageOwner,
       public std::enable_shared_from_this<ManagedStorages> {
  public:
-  ManagedStorages(Runtime& runtime, const ByteWindowOptions& options);
+  // Without a device the hook manages CPU tensors.
+  ManagedStorages(Runtime& runtime, const ByteWindowOptions& options,
+                  std::shared_ptr<DeviceWork> device = nullptr);
   ~ManagedStorages() override;
 
   // Does what Hook::Manage describes. Blocks until no update reads or writes
@@ -68,6 +70,10 @@ class ManagedStorages final
   void BeginLease(ManagedStorage& storage) { lives_.BeginLease(storage); }
   void EndLease(ManagedStorage& storage);
 
+  // Whose tensors are managed.
+  c10::Device device() const {
+    return work_ == nullptr ? c10::Device(c10::kCPU) : work_->device();
+  }
   ByteWindow& window() { return window_; }
   const ByteWindow& window() const { return window_; }
   bool closed() const { return lives_.closed(); }
@@ -115,6 +121,7 @@ class ManagedStorages final
 
   const Process process_;
   const absl::Duration patience_;
+  const std::shared_ptr<DeviceWork> work_;  // null: the CPU's
   ByteWindow window_;
   StorageLives lives_;
   std::atomic<int64_t> next_number_ = 0;

@@ -35,8 +35,20 @@ struct PinnedStorages final : at::ObserverContext {
     ::operator delete(std::exchange(spare_memory, memory));
   }
 
+  // The device begins the operation after it has ended here. Streams that an
+  // argument names use the storages too.
+  void NoteStreams(const at::RecordFunction& function) const {
+    for (ManagedStorage* const each : on_device) each->NoteStream();
+    for (const c10::IValue& input : function.inputs()) {
+      if (on_device.empty() || !input.isStream()) continue;
+      const StreamId named = input.toStream().id();
+      for (ManagedStorage* const each : on_device) each->NoteStream(named);
+    }
+  }
+
   OperationPins pins;
   c10::SmallVector<ManagedStorage*, 6> written;
+  c10::SmallVector<ManagedStorage*, 6> on_device;
 };
 
 // InFlight says how many operations a thread is in, one inside another, and
@@ -93,9 +105,10 @@ ManagedStorage* PinAll(const at::RecordFunction& function, Effects& effects,
       }
       if (!pinned->pins.Pin(storage)) {
         unsettled = &storage;  // lives on: the operation has its storage
-      } else if (effects.Writes(i)) {
-        pinned->written.push_back(&storage);
+        return;
       }
+      if (effects.Writes(i)) pinned->written.push_back(&storage);
+      if (storage.is_on_device()) pinned->on_device.push_back(&storage);
     });
   }
   if (unsettled != nullptr) pinned.reset();
@@ -122,8 +135,9 @@ std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
   if (pinned == nullptr) return nullptr;
   BringAll(pinned->pins, function, effects);
   // The marks are set after the bytes are here: an eviction that goes on as a
-  // storage is pinned would take an earlier mark.
+  // storage is pinned would take an earlier mark. So it is with streams.
   for (ManagedStorage* const each : pinned->written) each->MarkWritten();
+  if (!pinned->on_device.empty()) pinned->NoteStreams(function);
   return pinned;
 }
 

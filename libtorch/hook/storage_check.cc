@@ -1,6 +1,7 @@
 #include "libtorch/hook/storage_check.h"
 
 #include <ATen/MapAllocator.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/impl/COW.h>
 
 #include <exception>
@@ -27,10 +28,12 @@ c10::StorageImpl* StorageOf(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-std::string FaultOf(const at::Tensor& tensor, int64_t budget_bytes) {
-  if (!tensor.device().is_cpu()) {
-    return absl::StrCat("is on ", tensor.device().str(),
-                        "; only CPU memory is managed");
+std::string FaultOf(const at::Tensor& tensor, c10::Device device,
+                    int64_t budget_bytes) {
+  if (tensor.device() != device) {
+    return absl::StrCat("is on ", tensor.device().str(), "; only ",
+                        device.is_cpu() ? "CPU memory" : device.str(),
+                        " is managed");
   }
   if (tensor.layout() != at::kStrided || !tensor.has_storage()) {
     return "is not dense, or has no storage";
@@ -53,7 +56,12 @@ std::string FaultOf(const at::Tensor& tensor, int64_t budget_bytes) {
 
 bool IsOrdinary(c10::StorageImpl& storage) {
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  return storage.nbytes() > 0 && IsMadeByLibTorch(data);
+  if (storage.nbytes() == 0) return false;
+  if (data.device().is_cpu()) return IsMadeByLibTorch(data);
+  // An allocator without one gives each block an end of its own.
+  const c10::DeleterFnPtr end =
+      c10::GetAllocator(data.device().type())->raw_deleter();
+  return end != nullptr && data.get_deleter() == end;
 }
 
 absl::Status Materialize(const std::string& name, c10::StorageImpl& storage) {

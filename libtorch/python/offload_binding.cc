@@ -27,7 +27,7 @@ absl::Status CheckOwned(const std::string& name, const at::Tensor& tensor) {
         absl::StrCat("tensor '", name, "' is offloaded"));
   }
   const std::string fault =
-      FaultOf(tensor, std::numeric_limits<int64_t>::max());
+      FaultOf(tensor, c10::kCPU, std::numeric_limits<int64_t>::max());
   if (!fault.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor '", name, "' ", fault));

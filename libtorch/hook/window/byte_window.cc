@@ -1,6 +1,5 @@
 #include "libtorch/hook/window/byte_window.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -32,11 +31,20 @@ absl::StatusOr<std::vector<TensorId>> Register(
 
 }  // namespace
 
+int64_t TierBudget(const Runtime& runtime, absl::string_view tier) {
+  const Stats stats = runtime.GetStats();
+  if (tier.empty()) return stats.host.budget_bytes;
+  for (const TierStats& each : stats.tiers) {
+    if (each.name == tier) return each.budget_bytes;
+  }
+  return 0;
+}
+
 ByteWindow::ByteWindow(Runtime& runtime, const ByteWindowOptions& options)
     : runtime_(runtime),
       options_(options),
-      pins_(runtime, options.window_bytes, runtime.GetStats().host.budget_bytes,
-            options.beyond_bytes),
+      pins_(runtime, options.tier, options.window_bytes,
+            TierBudget(runtime, options.tier), options.beyond_bytes),
       ordinary_(options.available_bytes) {}
 
 absl::Status ByteWindow::Add(absl::Span<WindowTensor* const> tensors) {
@@ -63,9 +71,13 @@ absl::Status ByteWindow::Fill(WindowTensor& tensor, const std::byte* source,
       {&tensor}, Access::kOverwrite, asker, absl::Now() + options_.patience);
   absl::Status status = brought.status();
   if (status.ok()) {
-    const absl::Span<std::byte> data = brought->pins.front().data();
-    std::memcpy(data.data(), source, data.size());
-    status = pins_.Install(tensor, std::move(brought->pins.front()));
+    Pin& pin = brought->pins.front();
+    status = tensor.CopyIn(AddressOf(pin), source);
+    if (status.ok()) {
+      status = pins_.Install(tensor, std::move(pin));
+    } else {
+      pins_.GiveBack(tensor, std::move(pin));
+    }
   }
   if (!status.ok()) {
     tensor.word().End(Residency::kCold);
@@ -83,10 +95,8 @@ void ByteWindow::Remove(WindowTensor& tensor) {
 }
 
 void ByteWindow::RemoveOwned(WindowTensor& tensor) {
-  pins_.Remove(tensor);
   pins_.queue().TellUses();  // its own too, while it has a name
-  // A closed Runtime, or one in a forked child, has nothing left to forget.
-  runtime_.Unregister(tensor.id_).IgnoreError();
+  pins_.Remove(tensor);
   tensor.word().End(Residency::kCold);
 }
 
@@ -163,6 +173,8 @@ ByteWindowStats ByteWindow::stats() const {
   ByteWindowStats stats = pins_.meter().stats();
   stats.used_bytes = pins_.room().used_bytes();
   stats.peaks = pins_.room().peaks();
+  stats.failures += pins_.later().failures();
+  stats.first_error.Update(pins_.later().first_error());
   return stats;
 }
 

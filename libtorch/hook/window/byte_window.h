@@ -33,6 +33,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "libtorch/hook/window/ordinary_memory.h"
@@ -43,7 +44,12 @@
 
 namespace terrace {
 
+// Returns the bytes of the working tier of that name; "" is the first memory.
+// There is none, or it has none: 0.
+int64_t TierBudget(const Runtime& runtime, absl::string_view tier);
+
 struct ByteWindowOptions {
+  std::string tier = {};             // as Runtime::OpenBytes has it
   int64_t window_bytes = 0;          // headers included
   int64_t beyond_bytes = INT64_MAX;  // in ordinary memory, at most
   absl::Duration patience = absl::Minutes(5);
@@ -134,8 +140,8 @@ class ByteWindow {
   void Refuse(WindowTensor& tensor, const std::string& why);
 
   // The Runtime is not used any more. There are no tensors, and no other calls
-  // that wait.
-  void Shut() { pins_.queue().Shut(); }
+  // that wait. Waits for what a device was given, as long as the patience is.
+  void Shut() { pins_.Shut(absl::Now() + options_.patience); }
 
   ByteWindowStats stats() const;
 

@@ -34,7 +34,7 @@ void WindowPins::Remove(WindowTensor& tensor) {
     failed_.erase(&tensor);
   }
   // Nobody wants what was written to the tensor any more.
-  End(tensor, /*is_written=*/false);
+  End(tensor, /*is_written=*/false, /*is_removed=*/true);
   meter_.NoteForgotten(tensor);
 }
 
@@ -71,17 +71,33 @@ absl::StatusOr<WindowPins::Brought> WindowPins::Take(const Tensors& tensors,
 }
 
 absl::Status WindowPins::Install(WindowTensor& tensor, Pin pin) {
-  std::byte* const data = pin.data().data();
+  std::byte* const data = AddressOf(pin);
   tensor.pin_ = std::move(pin);
   if (tensor.Install(data)) return absl::OkStatus();
   End(tensor, /*is_written=*/false);
   return absl::FailedPreconditionError(tensor.Told("its storage is gone"));
 }
 
-void WindowPins::End(WindowTensor& tensor, bool is_written) {
-  if (!tensor.pin_.valid()) return;
-  queue_.Forget(tensor);
-  is_written ? tensor.pin_.Release() : tensor.pin_.ReleaseUnchanged();
+void WindowPins::GiveBack(WindowTensor& tensor, Pin pin) {
+  tensor.pin_ = std::move(pin);
+  End(tensor, /*is_written=*/false);
+}
+
+void WindowPins::End(WindowTensor& tensor, bool is_written, bool is_removed) {
+  const bool has_pin = tensor.pin_.valid();
+  if (has_pin) queue_.Forget(tensor);
+  Pin pin = std::move(tensor.pin_);
+  later_->Begin();
+  tensor.AfterUses([runtime = &runtime_, later = later_, id = tensor.id_,
+                    is_written, is_removed,
+                    pin = std::move(pin)](const absl::Status& status) mutable {
+    is_written ? pin.Release() : pin.ReleaseUnchanged();
+    later->End(status, [&] {
+      // A closed Runtime, or one in a forked child, has nothing to forget.
+      if (is_removed) runtime->Unregister(id).IgnoreError();
+    });
+  });
+  if (!has_pin) return;
   room_.Give(FootprintOf(tensor));
   used_beyond_.fetch_sub(std::exchange(tensor.beyond_bytes_, 0));
 }
@@ -99,6 +115,11 @@ void WindowPins::Evict(WindowTensor& tensor) {
   End(tensor, /*is_written=*/!is_clean);
   meter_.NoteEvicted(tensor, is_clean);
   tensor.word().End(next);
+}
+
+void WindowPins::Shut(absl::Time deadline) {
+  later_->Shut(deadline);
+  queue_.Shut();
 }
 
 void WindowPins::NoteFailed(WindowTensor& tensor) {

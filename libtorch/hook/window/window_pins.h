@@ -1,5 +1,7 @@
 // WindowPins has what a window has pinned of its Runtime: it takes pins for
 // tensors, and ends them. Each tensor that is here counts in the window's room.
+// A device's pin ends later than its tensor leaves, when the device has done
+// what it was given with the bytes (later_ends.h).
 //
 // WindowPins is thread-safe. Where a function says so, the tensor's word is the
 // caller's (residency_word.h). The Runtime outlives the object, or its Shut.
@@ -8,6 +10,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -18,6 +23,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/mutex.h"
+#include "libtorch/hook/window/later_ends.h"
 #include "libtorch/hook/window/window_meter.h"
 #include "libtorch/hook/window/window_queue.h"
 #include "libtorch/hook/window/window_room.h"
@@ -29,6 +35,11 @@ namespace terrace {
 // Returns whether a fetch's error says that tensors in use left no room, and
 // that nothing has failed.
 bool IsNoRoom(const absl::Status& status);
+
+// Returns where a pin's bytes are: as their device has it, or the CPU.
+inline std::byte* AddressOf(const Pin& pin) {
+  return reinterpret_cast<std::byte*>(pin.address());
+}
 
 // Who wants tensors in memory, and may wait for that.
 struct FetchAsker {
@@ -57,11 +68,12 @@ class WindowPins {
   using Tensors = absl::InlinedVector<WindowTensor*, 6>;
 
   // Groups have at most `beyond_bytes` beyond the budget at a time.
-  WindowPins(Runtime& runtime, int64_t window_bytes, int64_t most_bytes,
-             int64_t beyond_bytes)
-      : beyond_bytes_(beyond_bytes),
+  WindowPins(Runtime& runtime, std::string tier, int64_t window_bytes,
+             int64_t most_bytes, int64_t beyond_bytes)
+      : runtime_(runtime),
+        beyond_bytes_(beyond_bytes),
         room_(window_bytes, most_bytes),
-        queue_(runtime, window_bytes,
+        queue_(runtime, std::move(tier), window_bytes,
                [this](WindowTensor& tensor) { Evict(tensor); }) {}
 
   WindowRoom& room() { return room_; }
@@ -69,8 +81,10 @@ class WindowPins {
   WindowQueue& queue() { return queue_; }
   WindowMeter& meter() { return meter_; }
   const WindowMeter& meter() const { return meter_; }
+  const LaterEnds& later() const { return *later_; }
   int64_t beyond_bytes() const { return beyond_bytes_; }
-  // Takes a tensor out that is never asked for again; its word is the caller's.
+  // Takes a tensor out that is never asked for again, and has the Runtime
+  // forget it; its word is the caller's.
   void Remove(WindowTensor& tensor);
 
   struct Brought {
@@ -84,9 +98,16 @@ class WindowPins {
   // Gives a tensor its bytes; its word is the caller's.
   absl::Status Install(WindowTensor& tensor, Pin pin);
 
+  // Ends a pin that the tensor was not given; its word is the caller's.
+  void GiveBack(WindowTensor& tensor, Pin pin);
+
   // Evicts a tensor whose word is the caller's, in evicting, and gives the word
   // back. It waits for nothing.
   void Evict(WindowTensor& tensor);
+
+  // The Runtime is not used any more, but for what is not over by then. There
+  // are no tensors.
+  void Shut(absl::Time deadline);
 
   // A tensor failed, and its word is the caller's. TakeFailed returns all that
   // did, with their words in loading.
@@ -94,8 +115,12 @@ class WindowPins {
   std::vector<WindowTensor*> TakeFailed();
 
  private:
-  void End(WindowTensor& tensor, bool is_written);
+  // Ends the tensor's pin, if it has one, as soon as nothing uses its bytes,
+  // and then has the Runtime forget the tensor if it `is_removed`.
+  void End(WindowTensor& tensor, bool is_written, bool is_removed = false);
 
+  Runtime& runtime_;
+  const std::shared_ptr<LaterEnds> later_ = std::make_shared<LaterEnds>();
   const int64_t beyond_bytes_;
   WindowRoom room_;
   WindowMeter meter_;

@@ -11,7 +11,7 @@ absl::Status WindowQueue::Open(int64_t promised_bytes) {
   OrderedLock lock(mutex_);
   if (queue_ != nullptr) return absl::OkStatus();
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<ByteQueue> queue,
-                           runtime_.OpenBytes(promised_bytes));
+                           runtime_.OpenBytes(promised_bytes, tier_));
   TERRACE_RETURN_IF_ERROR(queue->HoldAtMost(most_bytes_));
   TERRACE_ASSIGN_OR_RETURN(
       recalls_,

@@ -32,6 +32,8 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -53,10 +55,13 @@ class WindowQueue {
  public:
   // `evict` is called with a tensor whose word is the caller's, in evicting. It
   // ends the tensor's pin and the state, and waits for nothing.
-  // The queue holds pins of at most `most_bytes`.
-  WindowQueue(Runtime& runtime, int64_t most_bytes,
+  // The queue holds pins of at most `most_bytes`, on the tier of that name.
+  WindowQueue(Runtime& runtime, std::string tier, int64_t most_bytes,
               std::function<void(WindowTensor&)> evict)
-      : runtime_(runtime), evict_(std::move(evict)), most_bytes_(most_bytes) {}
+      : runtime_(runtime),
+        tier_(std::move(tier)),
+        evict_(std::move(evict)),
+        most_bytes_(most_bytes) {}
   ~WindowQueue() { Shut(); }
   WindowQueue(const WindowQueue&) = delete;
   WindowQueue& operator=(const WindowQueue&) = delete;
@@ -121,6 +126,7 @@ class WindowQueue {
   void Answer(uint64_t token);
 
   Runtime& runtime_;
+  const std::string tier_;
   const std::function<void(WindowTensor&)> evict_;
   const Process process_;
   OrderedMutex step_mutex_{LockRank::kWindowStep};  // held while one begins

@@ -1,6 +1,7 @@
 #include "libtorch/hook/window/window_tensor.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
@@ -11,6 +12,11 @@ namespace terrace {
 std::string WindowTensor::Told(absl::string_view what) const {
   return absl::StrCat("terrace: '", name_, "' ", FormatBytes(size_bytes_), ": ",
                       what);
+}
+
+absl::Status WindowTensor::CopyIn(std::byte* target, const std::byte* source) {
+  std::memcpy(target, source, static_cast<size_t>(size_bytes_));
+  return absl::OkStatus();
 }
 
 // Activations have even numbers, gradients odd ones.

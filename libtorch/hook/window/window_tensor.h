@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -70,6 +71,14 @@ class WindowTensor {
   uint64_t token() const { return token_.load(std::memory_order_acquire); }
 
  protected:
+  // Copies the bytes from `source`, where the storage has them, to the window's
+  // memory.
+  virtual absl::Status CopyIn(std::byte* target, const std::byte* source);
+  // Calls `end` once nothing uses the bytes any more that was given them: at
+  // once, where operations are over when they have ended. A device goes on
+  // after that, and tells by the Status whether it has done what it was given.
+  using AfterUse = absl::AnyInvocable<void(const absl::Status&)>;
+  virtual void AfterUses(AfterUse end) { end(absl::OkStatus()); }
   // Gives the storage its bytes, which are at `data` from now on. Returns false
   // when there is no storage for them.
   virtual bool Install(std::byte* data) = 0;

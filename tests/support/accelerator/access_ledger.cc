@@ -40,7 +40,7 @@ void AccessLedger::Allocate(AddressRange bytes, AcceleratorStream home,
   for (auto cell = Cover(bytes);
        cell != cells_.end() && cell->first < bytes.end; ++cell) {
     cell->second.life = lives_;
-    cell->second.allocated = Access{home, time, "its allocation"};
+    cell->second.allocated = StreamAccess{home, time, "its allocation"};
   }
 }
 
@@ -51,7 +51,7 @@ std::optional<Conflict> AccessLedger::FindIn(const Cell& cell, bool is_write,
                                           : Conflict::Kind::kReuse,
                     use.access, is_other_write};
   };
-  const auto is_over = [&](const Access& access) {
+  const auto is_over = [&](const StreamAccess& access) {
     return done.Covers(access.stream, access.time);
   };
   if (cell.writer && !is_over(cell.writer->access)) {
@@ -71,7 +71,8 @@ std::optional<Conflict> AccessLedger::FindIn(const Cell& cell, bool is_write,
 }
 
 std::optional<Conflict> AccessLedger::Touch(AddressRange bytes,
-                                            const Access& access, bool is_write,
+                                            const StreamAccess& access,
+                                            bool is_write,
                                             const VectorClock& done) {
   if (bytes.is_empty()) return std::nullopt;
   std::optional<Conflict> first;
@@ -121,7 +122,7 @@ std::optional<Conflict> AccessLedger::Find(AddressRange bytes, bool is_write,
 
 void AccessLedger::Settle(AddressRange bytes, const VectorClock& done) {
   if (bytes.is_empty()) return;
-  const auto is_over = [&](const Access& access) {
+  const auto is_over = [&](const StreamAccess& access) {
     return done.Covers(access.stream, access.time);
   };
   for (auto cell = Cover(bytes);

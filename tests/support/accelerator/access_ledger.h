@@ -28,7 +28,7 @@ struct AddressRange {
 };
 
 // Somebody's use of bytes: a task of a stream, by its number.
-struct Access {
+struct StreamAccess {
   AcceleratorStream stream = 0;
   int64_t time = 0;
   std::string by;  // the operation, for reports
@@ -41,7 +41,7 @@ struct Conflict {
     kAllocation,  // the home stream may still have the memory
   };
   Kind kind = Kind::kUnordered;
-  Access other;
+  StreamAccess other;
   bool is_other_write = false;
 };
 
@@ -51,7 +51,7 @@ class AccessLedger {
   // task of that number, the last before the allocation.
   void Allocate(AddressRange bytes, AcceleratorStream home, int64_t time);
   // Notes the access, and says what is not over for whoever knows `done`.
-  std::optional<Conflict> Touch(AddressRange bytes, const Access& access,
+  std::optional<Conflict> Touch(AddressRange bytes, const StreamAccess& access,
                                 bool is_write, const VectorClock& done);
   // Says it alone: the access leaves no trace, as the CPU's.
   std::optional<Conflict> Find(AddressRange bytes, bool is_write,
@@ -61,13 +61,13 @@ class AccessLedger {
 
  private:
   struct Use {
-    Access access;
+    StreamAccess access;
     int64_t life = 0;
   };
   struct Cell {
     uintptr_t end = 0;
     int64_t life = 0;  // of the block that has the bytes
-    std::optional<Access> allocated;
+    std::optional<StreamAccess> allocated;
     std::optional<Use> writer;
     std::vector<Use> readers;
   };

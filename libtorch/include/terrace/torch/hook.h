@@ -30,6 +30,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -52,6 +53,12 @@ class PlacedTensors;
 class SavedTensors;
 
 struct HookOptions {
+  // The hook manages tensors of this device, with its number: of CPU memory, or
+  // of any accelerator that LibTorch has. Of an accelerator the Runtime has the
+  // tier `hbm:DEVICE` (Options::tiers, Options::devices), and the window is
+  // there: what follows says budget of that tier's. Where all of it is in use
+  // the operation throws; nothing is beyond it.
+  c10::Device device = c10::Device(c10::kCPU);
   // The bytes of the Runtime's budget that tensors may have at a time, each
   // tensor in whole blocks of 4 KiB and one block more. An operation whose
   // tensors take more than this together goes beyond it, as far as the
@@ -68,7 +75,7 @@ struct HookOptions {
   absl::Duration patience = absl::Minutes(5);
   // The hook compares the bytes of a tensor that is to leave without a write
   // with those that came, to find writes by no operation. The comparison costs
-  // a pass over the bytes each way.
+  // a pass over the bytes each way. CPU memory's alone.
   bool verify_clean = false;
 };
 
@@ -154,7 +161,9 @@ class Hook {
   };
 
   // Fails with InvalidArgument when the window is below 0 or beyond the
-  // Runtime's budget, or when the patience is not above 0.
+  // Runtime's budget, when the patience is not above 0, or when LibTorch or the
+  // Runtime has no such device; with Unimplemented for verify_clean on one; and
+  // with ResourceExhausted where there is no thread to wait for it.
   static absl::StatusOr<std::unique_ptr<Hook>> Create(
       Runtime& runtime, const HookOptions& options);
   // The destructor closes the hook with kRestore if Close did not.

@@ -149,7 +149,7 @@ TEST_F(AcceleratorTensors, AFailureOfAKernelComesOutOfTheNextWait) {
 }
 
 TEST_F(AcceleratorTensors, TheDeviceRunsOutAtItsLimit) {
-  DeviceMemory& memory = TheAccelerator().memory(0);
+  AcceleratorMemory& memory = TheAccelerator().memory(0);
   memory.SetLimit(static_cast<size_t>(memory.stats().allocated_bytes) +
                   (1 << 20));
   {

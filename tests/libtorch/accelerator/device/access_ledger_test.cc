@@ -69,11 +69,11 @@ TEST(AccessLedger, ABlocksFirstUseComesAfterItsHomeStreamsAllocation) {
 // Every access of each byte is kept, and compared with.
 class PlainLedger {
  public:
-  bool Touch(AddressRange bytes, const Access& access, bool is_write,
+  bool Touch(AddressRange bytes, const StreamAccess& access, bool is_write,
              const VectorClock& done) {
     bool conflicts = false;
     for (uintptr_t at = bytes.begin; at < bytes.end; ++at) {
-      std::vector<std::pair<Access, bool>>& before = accesses_[at];
+      std::vector<std::pair<StreamAccess, bool>>& before = accesses_[at];
       if (is_write) {
         for (const auto& [other, was_write] : before) {
           conflicts = conflicts || !done.Covers(other.stream, other.time);
@@ -91,7 +91,7 @@ class PlainLedger {
   }
 
  private:
-  std::map<uintptr_t, std::vector<std::pair<Access, bool>>> accesses_;
+  std::map<uintptr_t, std::vector<std::pair<StreamAccess, bool>>> accesses_;
 };
 
 TEST(AccessLedger, FindsWhatAListOfAllAccessesOfEachByteFinds) {
@@ -112,7 +112,7 @@ TEST(AccessLedger, FindsWhatAListOfAllAccessesOfEachByteFinds) {
       const AddressRange bytes{begin,
                                std::min(begin + 1 + below(16), kAll.end)};
       const bool is_write = below(2) == 0;
-      const Access access{stream, time, "x"};
+      const StreamAccess access{stream, time, "x"};
       const bool expected = plain.Touch(bytes, access, is_write, clock);
       EXPECT_EQ(ledger.Touch(bytes, access, is_write, clock).has_value(),
                 expected)

@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/accelerator/device_memory.h"
+#include "tests/support/accelerator/accelerator_memory.h"
 
 namespace terrace {
 namespace {
@@ -52,7 +52,7 @@ class DeviceStreamsTest : public testing::Test {
   DeviceStreams streams_;
   const AcceleratorStream home_ = streams_.Add("home");
   const AcceleratorStream side_ = streams_.Add("side");
-  DeviceMemory memory_;
+  AcceleratorMemory memory_;
   int seen_ = 0;
 };
 
@@ -315,7 +315,7 @@ class RandomProgram {
   std::mt19937 random_;
   const bool is_right_;
   DeviceStreams streams_;
-  DeviceMemory memory_{streams_, size_t{1} << 24, size_t{1} << 24};
+  AcceleratorMemory memory_{streams_, size_t{1} << 24, size_t{1} << 24};
   std::vector<AcceleratorStream> ids_;
   std::vector<Block> blocks_{kBlocks};
 };

@@ -32,8 +32,8 @@ const StopAtExit stop_at_exit;
 Accelerator::Accelerator()
     : streams_(RunStreamThread), pinned_(streams_, kPinnedAddresses) {
   for (c10::DeviceIndex device = 0; device < kDevices; ++device) {
-    auto memory = std::make_unique<DeviceMemory>(streams_, kDeviceAddresses,
-                                                 kUsualLimitBytes);
+    auto memory = std::make_unique<AcceleratorMemory>(
+        streams_, kDeviceAddresses, kUsualLimitBytes);
     ids_.emplace_back();
     for (size_t stream = 0; stream < kStreamsOfDevice; ++stream) {
       const AcceleratorStream id =
@@ -46,7 +46,7 @@ Accelerator::Accelerator()
   }
 }
 
-DeviceMemory* Accelerator::MemoryAt(const void* address) {
+AcceleratorMemory* Accelerator::MemoryAt(const void* address) {
   for (const auto& memory : memories_) {
     if (memory->Has(reinterpret_cast<uintptr_t>(address))) return memory.get();
   }
@@ -54,7 +54,7 @@ DeviceMemory* Accelerator::MemoryAt(const void* address) {
 }
 
 std::byte* Accelerator::Twin(const void* address) {
-  DeviceMemory* const memory = MemoryAt(address);
+  AcceleratorMemory* const memory = MemoryAt(address);
   TORCH_CHECK(address == nullptr || memory != nullptr, "testdev: ", address,
               " is no address of a device");
   return memory == nullptr ? nullptr

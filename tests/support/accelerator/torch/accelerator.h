@@ -21,9 +21,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/accelerator/device_memory.h"
+#include "tests/support/accelerator/accelerator_memory.h"
 #include "tests/support/accelerator/device_streams.h"
-#include "tests/support/accelerator/pinned_memory.h"
+#include "tests/support/accelerator/pinned_pages.h"
 
 namespace terrace {
 
@@ -37,12 +37,12 @@ class Accelerator {
   Accelerator& operator=(const Accelerator&) = delete;
 
   DeviceStreams& streams() { return streams_; }
-  PinnedMemory& pinned() { return pinned_; }
-  DeviceMemory& memory(c10::DeviceIndex device) {
+  PinnedPages& pinned() { return pinned_; }
+  AcceleratorMemory& memory(c10::DeviceIndex device) {
     return *memories_.at(static_cast<size_t>(device));
   }
   // Null: the address is no device's.
-  DeviceMemory* MemoryAt(const void* address);
+  AcceleratorMemory* MemoryAt(const void* address);
   // Where streams have what is at an address of a device.
   std::byte* Twin(const void* address);
 
@@ -67,8 +67,8 @@ class Accelerator {
   static constexpr size_t kStreamsOfDevice = 9;  // the usual one, and others
 
   DeviceStreams streams_;
-  std::vector<std::unique_ptr<DeviceMemory>> memories_;
-  PinnedMemory pinned_;
+  std::vector<std::unique_ptr<AcceleratorMemory>> memories_;
+  PinnedPages pinned_;
   std::vector<std::vector<AcceleratorStream>> ids_;  // by device
   std::mutex turn_mutex_;
   size_t turn_ = 0;

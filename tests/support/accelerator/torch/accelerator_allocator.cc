@@ -16,7 +16,7 @@ namespace {
 using c10::CachingAllocator::Stat;
 
 void FreeOnDevice(void* address) {
-  if (DeviceMemory* const memory = TheAccelerator().MemoryAt(address)) {
+  if (AcceleratorMemory* const memory = TheAccelerator().MemoryAt(address)) {
     memory->Free(reinterpret_cast<uintptr_t>(address));
   }
 }
@@ -26,7 +26,7 @@ void FreePinned(void* address) {
 }
 
 [[noreturn]] void ThrowOutOfMemory(c10::DeviceIndex device, size_t bytes,
-                                   const DeviceMemory& memory) {
+                                   const AcceleratorMemory& memory) {
   TORCH_CHECK_WITH(OutOfMemoryError, false,
                    "testdev:", static_cast<int>(device),
                    " is out of memory: tried to "
@@ -43,7 +43,7 @@ class Allocator final : public c10::DeviceAllocator {
       return {nullptr, nullptr, &FreeOnDevice, AcceleratorDevice(device)};
     }
     Accelerator& accelerator = TheAccelerator();
-    DeviceMemory& memory = accelerator.memory(device);
+    AcceleratorMemory& memory = accelerator.memory(device);
     const auto found = memory.Allocate(bytes, accelerator.Current(device));
     if (!found) {
       ++refused_[static_cast<size_t>(device)];
@@ -87,7 +87,7 @@ class Allocator final : public c10::DeviceAllocator {
     TheAccelerator().memory(device).ResetPeak();
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
-    const DeviceMemory& memory = TheAccelerator().memory(device);
+    const AcceleratorMemory& memory = TheAccelerator().memory(device);
     const size_t limit = memory.limit_bytes();
     return {limit - static_cast<size_t>(memory.stats().allocated_bytes), limit};
   }

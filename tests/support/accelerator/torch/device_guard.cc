@@ -98,7 +98,7 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
                              const c10::Stream& stream) const override {
     Accelerator& accelerator = TheAccelerator();
     // Memory of others is theirs to keep, as with CUDA's.
-    if (DeviceMemory* const memory = accelerator.MemoryAt(data.get())) {
+    if (AcceleratorMemory* const memory = accelerator.MemoryAt(data.get())) {
       memory->RecordUse(reinterpret_cast<uintptr_t>(data.get()),
                         accelerator.Of(stream));
     }

@@ -1,4 +1,4 @@
-#include "tests/support/accelerator/device_memory.h"
+#include "tests/support/accelerator/accelerator_memory.h"
 
 namespace terrace {
 namespace {
@@ -7,19 +7,19 @@ constexpr size_t kGranule = 512;
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(DeviceStreams& streams, size_t address_bytes,
-                           size_t limit_bytes)
+AcceleratorMemory::AcceleratorMemory(DeviceStreams& streams,
+                                     size_t address_bytes, size_t limit_bytes)
     : streams_(streams),
       mapping_(address_bytes, TwinMapping::Grant::kNothing),
       pool_(mapping_.range(), kGranule, limit_bytes) {}
 
-void DeviceMemory::AddStream(AcceleratorStream stream) {
+void AcceleratorMemory::AddStream(AcceleratorStream stream) {
   const std::lock_guard lock(mutex_);
   own_.push_back(stream);
 }
 
-std::optional<uintptr_t> DeviceMemory::Allocate(size_t bytes,
-                                                AcceleratorStream home) {
+std::optional<uintptr_t> AcceleratorMemory::Allocate(size_t bytes,
+                                                     AcceleratorStream home) {
   streams_.Enter("an allocation");
   for (const bool is_last : {false, true}) {
     std::vector<StreamMark> all;
@@ -36,7 +36,7 @@ std::optional<uintptr_t> DeviceMemory::Allocate(size_t bytes,
 }
 
 // Not known to the CPU's clock: that the allocator waited is no promise.
-std::vector<StreamMark> DeviceMemory::WaitForAll() {
+std::vector<StreamMark> AcceleratorMemory::WaitForAll() {
   std::vector<AcceleratorStream> own;
   {
     const std::lock_guard lock(mutex_);
@@ -50,14 +50,14 @@ std::vector<StreamMark> DeviceMemory::WaitForAll() {
   return all;
 }
 
-void DeviceMemory::Collect() {
+void AcceleratorMemory::Collect() {
   for (const BlockPool::Returned& back : pool_.Collect(
            [&](TaskMark mark) { return streams_.IsOverUnseen(mark); })) {
     streams_.NoteSettled(back.range, back.done);
   }
 }
 
-void DeviceMemory::Release(const std::vector<StreamMark>& all) {
+void AcceleratorMemory::Release(const std::vector<StreamMark>& all) {
   VectorClock done;
   for (const StreamMark& mark : all) done.Join(mark.done);
   for (const AddressRange range : pool_.Release()) {
@@ -69,12 +69,12 @@ void DeviceMemory::Release(const std::vector<StreamMark>& all) {
   }
 }
 
-void DeviceMemory::RecordUse(uintptr_t address, AcceleratorStream stream) {
+void AcceleratorMemory::RecordUse(uintptr_t address, AcceleratorStream stream) {
   const std::lock_guard lock(mutex_);
   pool_.RecordUse(address, stream);
 }
 
-void DeviceMemory::Free(uintptr_t address) {
+void AcceleratorMemory::Free(uintptr_t address) {
   if (streams_.is_dead()) return;  // the parent's
   const std::lock_guard lock(mutex_);
   pool_.Free(address, [&](AcceleratorStream stream) {
@@ -83,29 +83,29 @@ void DeviceMemory::Free(uintptr_t address) {
   });
 }
 
-void DeviceMemory::EmptyCache() {
+void AcceleratorMemory::EmptyCache() {
   const std::vector<StreamMark> all = WaitForAll();
   const std::lock_guard lock(mutex_);
   Collect();
   Release(all);
 }
 
-void DeviceMemory::SetLimit(size_t bytes) {
+void AcceleratorMemory::SetLimit(size_t bytes) {
   const std::lock_guard lock(mutex_);
   pool_.set_limit_bytes(bytes);
 }
 
-size_t DeviceMemory::limit_bytes() const {
+size_t AcceleratorMemory::limit_bytes() const {
   const std::lock_guard lock(mutex_);
   return pool_.limit_bytes();
 }
 
-BlockPoolStats DeviceMemory::stats() const {
+BlockPoolStats AcceleratorMemory::stats() const {
   const std::lock_guard lock(mutex_);
   return pool_.stats();
 }
 
-void DeviceMemory::ResetPeak() {
+void AcceleratorMemory::ResetPeak() {
   const std::lock_guard lock(mutex_);
   pool_.ResetPeak();
 }

@@ -1,4 +1,4 @@
-#include "tests/support/accelerator/pinned_memory.h"
+#include "tests/support/accelerator/pinned_pages.h"
 
 #include <sys/mman.h>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr uintptr_t kPage = TwinMapping::kPageBytes;
 constexpr AcceleratorStream kNoHome = -2;
 
-std::atomic<PinnedMemory*> the_memory = nullptr;
+std::atomic<PinnedPages*> the_memory = nullptr;
 struct sigaction handler_before = {};
 
 AddressRange PagesOf(AddressRange bytes) {
@@ -37,7 +37,7 @@ void HandOn(int signal, siginfo_t* info, void* context) {
 
 }  // namespace
 
-PinnedMemory::PinnedMemory(DeviceStreams& streams, size_t address_bytes)
+PinnedPages::PinnedPages(DeviceStreams& streams, size_t address_bytes)
     : streams_(streams),
       mapping_(address_bytes, Grant::kAll),
       pool_(mapping_.range(), kPage, address_bytes) {
@@ -48,20 +48,20 @@ PinnedMemory::PinnedMemory(DeviceStreams& streams, size_t address_bytes)
   sigaction(SIGSEGV, &own, &handler_before);
 }
 
-PinnedMemory::~PinnedMemory() {
+PinnedPages::~PinnedPages() {
   sigaction(SIGSEGV, &handler_before, nullptr);
   the_memory = nullptr;
 }
 
-void PinnedMemory::OnFault(int signal, siginfo_t* info, void* context) {
-  PinnedMemory* const memory = the_memory;
+void PinnedPages::OnFault(int signal, siginfo_t* info, void* context) {
+  PinnedPages* const memory = the_memory;
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   if (memory == nullptr || !memory->Open(address)) {
     HandOn(signal, info, context);
   }
 }
 
-bool PinnedMemory::Open(uintptr_t address) {
+bool PinnedPages::Open(uintptr_t address) {
   if (!mapping_.Has(address)) return false;
   const uintptr_t page = address / kPage * kPage;
   const size_t at = fault_count_++;
@@ -72,13 +72,13 @@ bool PinnedMemory::Open(uintptr_t address) {
   return true;
 }
 
-void PinnedMemory::NoteFaults() {
+void PinnedPages::NoteFaults() {
   const std::lock_guard lock(mutex_);
   NoteFaultsLocked();
 }
 
 // A page of which nothing is known was opened for all as it faulted.
-void PinnedMemory::NoteFaultsLocked() {
+void PinnedPages::NoteFaultsLocked() {
   const size_t count = std::min(fault_count_.exchange(0), kMostFaults);
   for (size_t at = 0; at < count; ++at) {
     const auto closed = closed_.find(faults_[at]);
@@ -90,7 +90,7 @@ void PinnedMemory::NoteFaultsLocked() {
   }
 }
 
-void PinnedMemory::Close(AddressRange pages, const Closed& how) {
+void PinnedPages::Close(AddressRange pages, const Closed& how) {
   mapping_.Set(pages, how.grant);
   for (uintptr_t page = pages.begin; page < pages.end; page += kPage) {
     if (how.grant == Grant::kAll) {
@@ -101,7 +101,7 @@ void PinnedMemory::Close(AddressRange pages, const Closed& how) {
   }
 }
 
-std::optional<uintptr_t> PinnedMemory::Allocate(size_t bytes) {
+std::optional<uintptr_t> PinnedPages::Allocate(size_t bytes) {
   const std::lock_guard lock(mutex_);
   for (const BlockPool::Returned& back : pool_.Collect(
            [&](TaskMark mark) { return streams_.IsOverUnseen(mark); })) {
@@ -113,7 +113,7 @@ std::optional<uintptr_t> PinnedMemory::Allocate(size_t bytes) {
   return range->begin;
 }
 
-void PinnedMemory::Free(uintptr_t address) {
+void PinnedPages::Free(uintptr_t address) {
   if (streams_.is_dead()) return;  // the parent's
   const std::lock_guard lock(mutex_);
   pool_.Free(address, [&](AcceleratorStream stream) {
@@ -122,29 +122,29 @@ void PinnedMemory::Free(uintptr_t address) {
   });
 }
 
-void PinnedMemory::Register(AddressRange range) {
+void PinnedPages::Register(AddressRange range) {
   const std::lock_guard lock(mutex_);
   registered_[range.begin] = range.end;
 }
 
-bool PinnedMemory::Unregister(uintptr_t begin) {
+bool PinnedPages::Unregister(uintptr_t begin) {
   const std::lock_guard lock(mutex_);
   return registered_.erase(begin) > 0;
 }
 
-bool PinnedMemory::IsPinned(uintptr_t address) const {
+bool PinnedPages::IsPinned(uintptr_t address) const {
   const std::lock_guard lock(mutex_);
   if (mapping_.Has(address)) return pool_.BlockOf(address).has_value();
   const auto after = registered_.upper_bound(address);
   return after != registered_.begin() && address < std::prev(after)->second;
 }
 
-std::byte* PinnedMemory::Twin(uintptr_t address) const {
+std::byte* PinnedPages::Twin(uintptr_t address) const {
   return mapping_.Has(address) ? mapping_.Twin(address)
                                : reinterpret_cast<std::byte*>(address);
 }
 
-void PinnedMemory::NoteUse(const Touch& touch, AcceleratorStream stream) {
+void PinnedPages::NoteUse(const Touch& touch, AcceleratorStream stream) {
   if (touch.bytes.is_empty() || !mapping_.Has(touch.bytes.begin)) return;
   const std::lock_guard lock(mutex_);
   pool_.RecordUse(touch.bytes.begin, stream);
@@ -163,7 +163,7 @@ void PinnedMemory::NoteUse(const Touch& touch, AcceleratorStream stream) {
   }
 }
 
-void PinnedMemory::OpenWaited() {
+void PinnedPages::OpenWaited() {
   const std::lock_guard lock(mutex_);
   NoteFaultsLocked();
   std::vector<std::pair<uintptr_t, Closed>> pages(closed_.begin(),
@@ -179,7 +179,7 @@ void PinnedMemory::OpenWaited() {
   }
 }
 
-BlockPoolStats PinnedMemory::stats() const {
+BlockPoolStats PinnedPages::stats() const {
   const std::lock_guard lock(mutex_);
   return pool_.stats();
 }

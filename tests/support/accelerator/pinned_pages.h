@@ -28,12 +28,12 @@
 
 namespace terrace {
 
-class PinnedMemory {
+class PinnedPages {
  public:
-  PinnedMemory(DeviceStreams& streams, size_t address_bytes);
-  ~PinnedMemory();
-  PinnedMemory(const PinnedMemory&) = delete;
-  PinnedMemory& operator=(const PinnedMemory&) = delete;
+  PinnedPages(DeviceStreams& streams, size_t address_bytes);
+  ~PinnedPages();
+  PinnedPages(const PinnedPages&) = delete;
+  PinnedPages& operator=(const PinnedPages&) = delete;
 
   // Of whole pages; nothing: there is no room.
   std::optional<uintptr_t> Allocate(size_t bytes);

@@ -1,9 +1,9 @@
-#include "tests/support/accelerator/pinned_memory.h"
+#include "tests/support/accelerator/pinned_pages.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/libtorch/accelerator/device/fault_exit.h"
-#include "tests/support/accelerator/device_memory.h"
+#include "tests/support/accelerator/accelerator_memory.h"
 
 namespace terrace {
 namespace {
@@ -41,7 +41,7 @@ class PinnedMemoryTest : public testing::Test {
 
   DeviceStreams streams_;
   const AcceleratorStream stream_ = streams_.Add("stream");
-  PinnedMemory pinned_{streams_, size_t{1} << 20};
+  PinnedPages pinned_{streams_, size_t{1} << 20};
 };
 
 TEST_F(PinnedMemoryTest, AReadBeforeTheWaitIsReportedAndGoesOn) {
@@ -99,7 +99,7 @@ TEST_F(PinnedMemoryTest, RegisteredMemoryIsPinnedWhereItIs) {
 }
 
 TEST_F(PinnedMemoryTest, AnotherFaultKillsAsEver) {
-  DeviceMemory memory(streams_, size_t{1} << 20, size_t{1} << 20);
+  AcceleratorMemory memory(streams_, size_t{1} << 20, size_t{1} << 20);
   const uintptr_t device = *memory.Allocate(kBytes, stream_);
   EXPECT_EXIT(*At(device) = 1, EndsByFault, "");
   EXPECT_EXIT(static_cast<void>(*At(device)), EndsByFault, "");

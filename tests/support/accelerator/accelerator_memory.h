@@ -18,11 +18,11 @@
 
 namespace terrace {
 
-class DeviceMemory {
+class AcceleratorMemory {
  public:
   // `limit_bytes` until it is set.
-  DeviceMemory(DeviceStreams& streams, size_t address_bytes,
-               size_t limit_bytes);
+  AcceleratorMemory(DeviceStreams& streams, size_t address_bytes,
+                    size_t limit_bytes);
 
   // From whom the memory may be, when the device is full.
   void AddStream(AcceleratorStream stream);
