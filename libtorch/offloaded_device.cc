@@ -9,8 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "libtorch/guarded.h"
-#include "libtorch/hook/held_bytes.h"
+#include "libtorch/accelerator/guarded.h"
 #include "libtorch/tensor_check.h"
 
 namespace terrace {
@@ -121,8 +120,11 @@ void* OffloadedDevice::Place(const at::Tensor& tensor) {
 
 bool OffloadedDevice::Point(const at::Tensor& parameter,
                             const at::Tensor& gradient, ParameterData& data) {
-  const bool is_away = gradient.defined() && IsOffloaded(gradient);
-  if (!is_away && !IsOffloaded(parameter)) return false;
+  // What is on a device has no address that the CPU can use either.
+  const bool is_away = gradient.defined() &&
+                       (IsOffloaded(gradient) || !gradient.is_cpu());
+  const bool is_offloaded = gradient.defined() && IsOffloaded(gradient);
+  if (!is_offloaded && !IsOffloaded(parameter)) return false;
   data.parameter = Place(parameter);
   data.device = this;
   if (gradient.defined()) {
@@ -171,9 +173,9 @@ absl::StatusOr<OffloadedDevice::Found> OffloadedDevice::Find(
   return absl::InternalError("an offloaded tensor that is not in the step");
 }
 
-absl::Status OffloadedDevice::Copy(const void* address, int64_t bytes,
-                                   bool is_written,
-                                   absl::FunctionRef<void(std::byte*)> copy) {
+absl::Status OffloadedDevice::Copy(
+    const void* address, int64_t bytes, bool is_written,
+    absl::FunctionRef<absl::Status(const HeldBytes&, int64_t)> copy) {
   const Turn turn(*this);
   TERRACE_ASSIGN_OR_RETURN(const Found found, Find(address, bytes));
   TERRACE_ASSIGN_OR_RETURN(
@@ -181,26 +183,27 @@ absl::Status OffloadedDevice::Copy(const void* address, int64_t bytes,
       HeldBytes::Hold(
           *found.storage.unsafeGetStorageImpl(),
           {.is_written = is_written, .is_beside = found.is_beside}));
-  copy(held.data() + found.offset);
-  return absl::OkStatus();
+  return copy(held, found.offset);
 }
 
 absl::Status OffloadedDevice::CopyOut(void* target, const void* source,
                                       int64_t bytes) {
-  const auto size = static_cast<size_t>(bytes);
   if (reinterpret_cast<uintptr_t>(source) < kFirstAddress) {
-    std::memcpy(target, source, size);
+    std::memcpy(target, source, static_cast<size_t>(bytes));
     return absl::OkStatus();
   }
   return Copy(source, bytes, /*is_written=*/false,
-              [&](const std::byte* data) { std::memcpy(target, data, size); });
+              [&](const HeldBytes& held, int64_t offset) {
+                return held.CopyTo(target, offset, bytes);
+              });
 }
 
 absl::Status OffloadedDevice::CopyBack(void* target, const void* source,
                                        int64_t bytes) {
-  return Copy(target, bytes, /*is_written=*/true, [&](std::byte* data) {
-    std::memcpy(data, source, static_cast<size_t>(bytes));
-  });
+  return Copy(target, bytes, /*is_written=*/true,
+              [&](const HeldBytes& held, int64_t offset) {
+                return held.CopyFrom(source, offset, bytes);
+              });
 }
 
 absl::StatusOr<PinnedMemory> OffloadedDevice::AllocatePinned(int64_t bytes) {

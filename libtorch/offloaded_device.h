@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "base/device.h"
 #include "base/mutex.h"
+#include "libtorch/hook/held_bytes.h"
 #include "terrace/optimizer.h"
 
 namespace terrace {
@@ -87,10 +88,11 @@ class OffloadedDevice final : public Device {
   };
   absl::StatusOr<Found> Find(const void* address, int64_t bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls `copy` with them, here. Others wait for that, and for what it reads;
-  // no lock is held meanwhile.
-  absl::Status Copy(const void* address, int64_t bytes, bool is_written,
-                    absl::FunctionRef<void(std::byte*)> copy)
+  // Calls `copy` with them, held, and their offset. Others wait for that, and
+  // for what it reads; no lock is held meanwhile.
+  absl::Status Copy(
+      const void* address, int64_t bytes, bool is_written,
+      absl::FunctionRef<absl::Status(const HeldBytes&, int64_t)> copy)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CopyOut(void* target, const void* source, int64_t bytes);
   absl::Status CopyBack(void* target, const void* source, int64_t bytes);

@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "libtorch/guarded.h"
+#include "libtorch/accelerator/guarded.h"
 
 namespace terrace {
 namespace {

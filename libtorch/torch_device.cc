@@ -19,9 +19,9 @@
 #include "base/status_macros.h"
 #include "libtorch/accelerator/device_extras.h"
 #include "libtorch/accelerator/event_thread.h"
+#include "libtorch/accelerator/guarded.h"
 #include "libtorch/accelerator/stream_rules.h"
 #include "libtorch/accelerator/torch_streams.h"
-#include "libtorch/guarded.h"
 
 namespace terrace {
 namespace {
@@ -193,8 +193,8 @@ class TorchDevice final : public Device {
       absl::Span<std::byte> piece) override {
     const std::shared_ptr<DeviceExtras> extras = ExtrasOf(device_.type());
     if (extras == nullptr) {
-      return absl::UnimplementedError(absl::StrCat(
-          name(), ": nothing here registers host memory with it"));
+      return absl::UnimplementedError(
+          absl::StrCat(name(), ": nothing here registers host memory with it"));
     }
     TERRACE_RETURN_IF_ERROR(extras->RegisterHost(piece));
     return HostRegistration(piece.data(), [extras](void* begin) {
@@ -217,7 +217,7 @@ std::unique_ptr<Device> MakeTorchDevice(c10::Device device) {
 }
 
 bool CanStepOn(c10::Device device) {
-  return device.is_cpu() || device.is_cuda();
+  return device.is_cpu() || c10::impl::hasDeviceGuardImpl(device.type());
 }
 
 TensorDevices::TensorDevices()

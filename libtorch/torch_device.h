@@ -22,7 +22,8 @@ namespace terrace {
 // memory ResourceExhausted.
 std::unique_ptr<Device> MakeTorchDevice(c10::Device device);
 
-// Whether tensors there can be stepped: CPU and CUDA (ROCm calls itself so).
+// Whether tensors there can be stepped: in CPU memory, or that of an
+// accelerator whose streams LibTorch has here.
 bool CanStepOn(c10::Device device);
 
 // The devices of an optimizer's tensors, each made when it is first seen. They

@@ -174,15 +174,16 @@ absl::StatusOr<std::vector<LocalMapped>> OpenMapped(
   return mapped;
 }
 
-// The caller's of that name, or else CUDA's.
-absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const Options& options,
-                                                   const std::string& name) {
-  for (const std::shared_ptr<Device>& each : options.devices) {
-    if (each->name() == name) return each;
+absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const TierSpec& hbm) {
+  if (hbm.device == nullptr && absl::StartsWith(hbm.place, "cuda:")) {
+    return OpenCuda(hbm.place);
   }
-  if (absl::StartsWith(name, "cuda:")) return OpenCuda(name);
+  if (hbm.device != nullptr && hbm.device->name() == hbm.place) {
+    return hbm.device;
+  }
   return absl::InvalidArgumentError(
-      absl::StrCat("nobody has opened a device '", name, "'"));
+      absl::StrCat("the device that was opened for it is ",
+                   hbm.device == nullptr ? "none" : hbm.device->name()));
 }
 
 // Those that tiers name, whose memory they take.
@@ -192,8 +193,7 @@ absl::StatusOr<std::vector<std::shared_ptr<Device>>> OpenDevices(
   std::vector<std::shared_ptr<Device>> devices;
   for (const TierSpec& hbm : tiers) {
     if (hbm.kind != TierKind::kHbm) continue;
-    absl::StatusOr<std::shared_ptr<Device>> device =
-        OpenDevice(options, hbm.place);
+    absl::StatusOr<std::shared_ptr<Device>> device = OpenDevice(hbm);
     absl::Status status = device.status();
     if (status.ok()) {
       absl::StatusOr<CoreDevice> core = MakeCoreDevice(

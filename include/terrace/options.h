@@ -14,8 +14,6 @@
 
 namespace terrace {
 
-class Device;  // opaque: base/device.h
-
 enum class EngineKind : uint8_t {
   // io_uring where the kernel allows it and no path is on FUSE, else threads;
   // Stats says why.
@@ -75,11 +73,6 @@ struct Options {
   // Instead of paths: that many memory-backed devices (benchmarks, tests).
   int memory_paths = 0;
   int64_t memory_path_bytes = 0;  // capacity of each
-
-  // Devices that the caller has opened, for tiers `hbm:NAME` of their names:
-  // LibTorch's accelerators, which have their memory of its allocator
-  // (terrace/torch). Other names are CUDA's.
-  std::vector<std::shared_ptr<Device>> devices;
 
   EngineKind engine = EngineKind::kAuto;
   PaceOptions pace;

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -27,6 +28,8 @@ enum class TierKind : uint8_t { kHbm, kDram, kFar, kPmem, kDisk };
 // "hbm", "dram", "far", "pmem", "nvme".
 const char* TierKindName(TierKind kind);
 
+class Device;  // opaque: base/device.h
+
 struct TierSpec {
   TierKind kind = TierKind::kDram;
   // A device ("cuda:0"), a node ("node1"; of dram: "" for the nearest) or a
@@ -37,6 +40,9 @@ struct TierSpec {
   // (InvalidArgument, with the least), more than the disk or device has
   // (InvalidArgument), more memory than there is (ResourceExhausted).
   int64_t budget_bytes = 0;
+  // Of hbm: the device of that name, which the caller has opened, as an
+  // accelerator of LibTorch's. Null: CUDA's is opened.
+  std::shared_ptr<Device> device = nullptr;
 
   friend bool operator==(const TierSpec&, const TierSpec&) = default;
 };

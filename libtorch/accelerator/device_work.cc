@@ -11,7 +11,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "libtorch/guarded.h"
+#include "base/status_macros.h"
+#include "libtorch/accelerator/guarded.h"
 
 namespace terrace {
 namespace {
@@ -79,6 +80,14 @@ absl::StatusOr<c10::DataPtr> DeviceWork::Allocate(int64_t bytes) {
   });
   if (!status.ok()) return status;
   return memory;
+}
+
+absl::Status DeviceWork::Await(const StreamUses& uses) {
+  TERRACE_ASSIGN_OR_RETURN(const DeviceEvents events, uses.Events(*streams_));
+  for (const std::shared_ptr<DeviceEvent>& event : events) {
+    TERRACE_RETURN_IF_ERROR(streams_->Wait(*event));
+  }
+  return absl::OkStatus();
 }
 
 void DeviceWork::After(StreamUses& uses, EventThread::Done done) {

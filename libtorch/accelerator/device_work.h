@@ -41,6 +41,8 @@ class DeviceWork {
   // Memory of LibTorch's allocator.
   absl::StatusOr<c10::DataPtr> Allocate(int64_t bytes);
 
+  // Blocks until all noted uses are over.
+  absl::Status Await(const StreamUses& uses);
   // Calls `done` once all noted uses are over, and begins anew with them, in
   // the order of these calls; with an error where the device has failed, or
   // does not tell. In a forked child `done` is never called.

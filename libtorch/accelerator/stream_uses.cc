@@ -15,7 +15,7 @@ void StreamUses::Note(StreamId stream) {
   if (is_noted) streams_.push_back(stream);
 }
 
-absl::StatusOr<DeviceEvents> StreamUses::TakeEvents(StreamedDevice& device) {
+absl::StatusOr<DeviceEvents> StreamUses::Events(StreamedDevice& device) const {
   DeviceEvents events;
   absl::InlinedVector<StreamId, 2> streams;
   {
@@ -29,6 +29,12 @@ absl::StatusOr<DeviceEvents> StreamUses::TakeEvents(StreamedDevice& device) {
       events.push_back(std::move(event));
     }
   }
+  return events;
+}
+
+absl::StatusOr<DeviceEvents> StreamUses::TakeEvents(StreamedDevice& device) {
+  absl::StatusOr<DeviceEvents> events = Events(device);
+  if (!events.ok()) return events;
   MutexLock lock(mutex_);
   streams_.clear();
   return events;

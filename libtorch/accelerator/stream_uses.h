@@ -22,12 +22,13 @@ class StreamUses {
   // The stream is given something that uses the bytes, now or soon.
   void Note(StreamId stream);
   // Returns events that stand for all that the noted streams were given until
-  // now, and begins anew. After an error it has forgotten nothing.
+  // now; TakeEvents begins anew then, if there was no error.
+  absl::StatusOr<DeviceEvents> Events(StreamedDevice& device) const;
   absl::StatusOr<DeviceEvents> TakeEvents(StreamedDevice& device);
 
  private:
   const StreamRules rules_ = StreamRules::Current();
-  Mutex mutex_;
+  mutable Mutex mutex_;
   absl::InlinedVector<StreamId, 2> streams_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -15,12 +15,14 @@
 // after.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/core/StorageImpl.h>
 
 #include <cstddef>
 #include <memory>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace terrace {
@@ -46,11 +48,19 @@ class HeldBytes {
       : managed_(std::exchange(other.managed_, nullptr)),
         owner_(std::move(other.owner_)),
         data_(std::exchange(other.data_, nullptr)),
+        device_(other.device_),
         is_beside_(other.is_beside_) {}
   HeldBytes& operator=(HeldBytes&&) = delete;
   ~HeldBytes();
 
+  // On a device an address of its, which CopyTo and CopyFrom take in any case.
   std::byte* data() const { return data_; }
+
+  // Holding bytes of a device waits for what it was given with them. Copies
+  // bytes from or to `offset`, and waits for that.
+  absl::Status CopyTo(void* target, int64_t offset, int64_t bytes) const;
+  absl::Status CopyFrom(const void* source, int64_t offset,
+                        int64_t bytes) const;
 
  private:
   HeldBytes() = default;
@@ -58,6 +68,7 @@ class HeldBytes {
   ManagedStorage* managed_ = nullptr;
   std::shared_ptr<const void> owner_;  // keeps the window alive
   std::byte* data_ = nullptr;
+  c10::Device device_ = c10::Device(c10::kCPU);
   bool is_beside_ = false;
 };
 

@@ -100,7 +100,7 @@ absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
         absl::StrCat("a patience of ", absl::FormatDuration(options.patience)));
   }
   return std::unique_ptr<Hook>(new Hook(
-      runtime,
+      runtime, options.device,
       std::make_shared<ManagedStorages>(
           runtime,
           ByteWindowOptions{.tier = std::move(tier),
@@ -112,8 +112,10 @@ absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
           std::move(work))));
 }
 
-Hook::Hook(Runtime& runtime, std::shared_ptr<ManagedStorages> storages)
+Hook::Hook(Runtime& runtime, c10::Device device,
+           std::shared_ptr<ManagedStorages> storages)
     : runtime_(runtime),
+      device_(device),
       storages_(std::move(storages)),
       gradients_(std::make_unique<Gradients>(
           [storages = storages_](const NamedTensor& leaf) {
@@ -129,7 +131,7 @@ Hook::~Hook() {
 }
 
 absl::Status Hook::Resize(int64_t window_bytes, int64_t most_bytes) {
-  const int64_t budget = TierBudget(runtime_, TierOf(storages_->device()));
+  const int64_t budget = TierBudget(runtime_, TierOf(device_));
   TERRACE_RETURN_IF_ERROR(CheckWindow(budget, window_bytes, most_bytes));
   storages_->window().Resize(window_bytes, most_bytes);
   return absl::OkStatus();
@@ -192,9 +194,9 @@ void Hook::UseSaved(const at::Tensor& tensor) { saved_->Use(tensor); }
 
 absl::StatusOr<PlacementScope> Hook::Place() {
   TERRACE_RETURN_IF_ERROR(storages_->CheckOpen());
-  if (!storages_->device().is_cpu()) {
+  if (!device_.is_cpu()) {
     return absl::UnimplementedError(
-        absl::StrCat("new tensors of ", storages_->device().str(),
+        absl::StrCat("new tensors of ", device_.str(),
                      " are LibTorch's; the CPU's alone are placed"));
   }
   TERRACE_RETURN_IF_ERROR(PlacementAllocator::Install());

@@ -64,6 +64,12 @@ void ManagedStorage::NoteStream(StreamId stream) { uses_->Note(stream); }
 
 void ManagedStorage::NoteLease() { device_->NoteLease(*uses_); }
 
+absl::Status ManagedStorage::AwaitUses() {
+  if (device_ == nullptr) return absl::OkStatus();
+  const absl::Status status = device_->Await(*uses_);
+  return status.ok() ? status : Reworded(status, Told(status.message()));
+}
+
 absl::Status ManagedStorage::CopyIn(std::byte* target,
                                     const std::byte* source) {
   if (device_ == nullptr) return WindowTensor::CopyIn(target, source);

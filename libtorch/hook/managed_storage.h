@@ -83,6 +83,8 @@ class ManagedStorage final : public StorageLife {
   void NoteStream();
   void NoteStream(StreamId stream);
   void NoteLease();
+  // Blocks until the device has done what operations were given with the bytes.
+  absl::Status AwaitUses();
   StorageOwner& owner() const { return *owner_; }
   std::shared_ptr<const void> keeper() const override { return owner_; }
 

@@ -29,6 +29,7 @@ ManagedStorages::ManagedStorages(Runtime& runtime,
                                  std::shared_ptr<DeviceWork> device)
     : patience_(options.patience),
       work_(std::move(device)),
+      device_(work_ == nullptr ? c10::Device(c10::kCPU) : work_->device()),
       window_(runtime, options),
       lives_(OperationNet::Get(), window_) {
   ListenToCollectives();
@@ -73,9 +74,8 @@ absl::StatusOr<StorageLives::Storages> ManagedStorages::Choose(
                              Settled(each));
     if (found != nullptr) continue;
     const std::string fault =
-        tensor.defined()
-            ? FaultOf(tensor, device(), window_.room().most_bytes())
-            : "is undefined";
+        tensor.defined() ? FaultOf(tensor, device_, window_.room().most_bytes())
+                         : "is undefined";
     if (!fault.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("tensor '", name, "' ", fault));
@@ -127,7 +127,7 @@ absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::AddNumbered(
     const NamedTensor& tensor, int64_t number, int64_t most_bytes) {
   if (!CheckProcess().ok() || lives_.closed()) return nullptr;
   Sweep();
-  if (!FaultOf(tensor.tensor, device(), most_bytes).empty()) return nullptr;
+  if (!FaultOf(tensor.tensor, device_, most_bytes).empty()) return nullptr;
   c10::StorageImpl& impl = *StorageOf(tensor.tensor);
   if (!IsOrdinary(impl) || OperationNet::Get().Find(&impl) != nullptr ||
       !OperationNet::Get().IsFree(tensor.tensor.storage(),

@@ -70,10 +70,6 @@ class ManagedStorages final
   void BeginLease(ManagedStorage& storage) { lives_.BeginLease(storage); }
   void EndLease(ManagedStorage& storage);
 
-  // Whose tensors are managed.
-  c10::Device device() const {
-    return work_ == nullptr ? c10::Device(c10::kCPU) : work_->device();
-  }
   ByteWindow& window() { return window_; }
   const ByteWindow& window() const { return window_; }
   bool closed() const { return lives_.closed(); }
@@ -122,6 +118,7 @@ class ManagedStorages final
   const Process process_;
   const absl::Duration patience_;
   const std::shared_ptr<DeviceWork> work_;  // null: the CPU's
+  const c10::Device device_;                // whose tensors are managed
   ByteWindow window_;
   StorageLives lives_;
   std::atomic<int64_t> next_number_ = 0;

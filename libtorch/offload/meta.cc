@@ -9,7 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "libtorch/guarded.h"
+#include "libtorch/accelerator/guarded.h"
 #include "libtorch/offload/freed_blocks.h"
 #include "libtorch/offload/module_tensors.h"
 #include "libtorch/offload/weights/storage_exchange.h"

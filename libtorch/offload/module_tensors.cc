@@ -32,4 +32,16 @@ ModuleTensors TensorsOf(const ::torch::nn::Module& model) {
   return found;
 }
 
+absl::StatusOr<c10::Device> DeviceOf(const ModuleTensors& found) {
+  for (size_t i = 1; i < found.tensors.size(); ++i) {
+    if (found.tensors[i].device() == found.tensors[0].device()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter '", found.names[i], "' is on ",
+        found.tensors[i].device().str(), ", and '", found.names[0], "' on ",
+        found.tensors[0].device().str(), "; a model is offloaded on one"));
+  }
+  if (found.tensors.empty()) return c10::Device(c10::kCPU);
+  return found.tensors[0].device();
+}
+
 }  // namespace terrace

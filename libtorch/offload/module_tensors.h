@@ -3,10 +3,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "absl/status/statusor.h"
 
 namespace torch::nn {
 class Module;
@@ -23,5 +26,9 @@ struct ModuleTensors {
 };
 
 ModuleTensors TensorsOf(const ::torch::nn::Module& model);
+
+// Returns the device of all of these tensors, the CPU for none. Fails with
+// InvalidArgument, which names two of them, when they are on several.
+absl::StatusOr<c10::Device> DeviceOf(const ModuleTensors& found);
 
 }  // namespace terrace

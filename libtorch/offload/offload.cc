@@ -220,8 +220,11 @@ absl::StatusOr<std::unique_ptr<Offload>> Offload::Create(
     ::torch::nn::Module& model, const OffloadOptions& options) {
   const ModuleTensors found =
       options.parameters ? TensorsOf(model) : ModuleTensors();
-  TERRACE_ASSIGN_OR_RETURN(const PlaceOptions places,
-                           PlacesOf(options, StorageBytes(found.tensors)));
+  TERRACE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(found));
+  TERRACE_ASSIGN_OR_RETURN(
+      const PlaceOptions places,
+      PlacesOf(options, {.parameter_bytes = StorageBytes(found.tensors),
+                         .device = device}));
   TERRACE_RETURN_IF_ERROR(PrepareActivations(model, options));
   std::optional<StoredWeights> weights;
   if (!options.checkpoint.empty()) {

@@ -17,6 +17,7 @@ absl::StatusOr<OffloadHome> OpenOffloadHome(
                            PlanOffload(tensors, names, modules, asked));
   const OffloadPlan& plan = home.plan;
   PlaceOptions used = asked;
+  used.below_device_bytes = plan.below_device_bytes;
   if (plan.all_in_memory) {
     used.paths.clear();
     used.mapped_tiers.clear();
@@ -27,6 +28,7 @@ absl::StatusOr<OffloadHome> OpenOffloadHome(
   TERRACE_ASSIGN_OR_RETURN(
       home.runtime, OpenTiers(used, plan.budget_bytes, plan.growth_bytes));
   hook.window_bytes = plan.window_bytes;
+  if (!asked.device.empty()) hook.device = c10::Device(asked.device);
   TERRACE_ASSIGN_OR_RETURN(home.hook, Hook::Create(*home.runtime, hook));
   if (plan.activation_bytes > 0) home.hook->BeginSaving(plan.activation_bytes);
   return home;

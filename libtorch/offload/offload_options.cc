@@ -1,6 +1,8 @@
 #include "libtorch/offload/offload_options.h"
 
 #include <cmath>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -9,6 +11,12 @@ namespace terrace {
 namespace {
 
 constexpr double kShareWithPlaces = 0.1;  // where no budget was said
+using Sizes = ModelSizes;
+
+bool HasHbmBudget(const OffloadOptions& options) {
+  return options.hbm_budget_bytes > 0 || options.hbm_budget_share > 0;
+}
+
 constexpr double kMostBytes = static_cast<double>(int64_t{1} << 62);
 
 absl::Status CheckBudget(const OffloadOptions& options) {
@@ -59,7 +67,8 @@ absl::Status TakeBudget(const OffloadOptions& options, int64_t parameter_bytes,
   return TakeShare(share, parameter_bytes, places);
 }
 
-absl::Status TakeTier(const TierSpec& tier, PlaceOptions& places) {
+absl::Status TakeTier(const TierSpec& tier, PlaceOptions& places,
+                      int64_t& hbm_bytes) {
   TERRACE_RETURN_IF_ERROR(CheckTier(tier));
   switch (tier.kind) {
     case TierKind::kDram:
@@ -80,11 +89,77 @@ absl::Status TakeTier(const TierSpec& tier, PlaceOptions& places) {
       places.mapped_tiers.push_back(tier);
       return absl::OkStatus();
     case TierKind::kHbm:
-      break;
+      if (!places.device.empty()) {
+        return absl::UnimplementedError(
+            absl::StrCat("tiers: '", TierText(tier),
+                         "' is a second device; a model is offloaded on one"));
+      }
+      places.device = tier.place;
+      hbm_bytes = tier.budget_bytes;
+      return absl::OkStatus();
   }
-  return absl::UnimplementedError(
-      absl::StrCat("tier '", TierText(tier),
-                   "': parameters are kept on dram, far, pmem and nvme"));
+  return absl::InternalError("a tier of no kind");
+}
+
+// The budget that was taken is the CPU's memory; a device's is above it.
+void PutDeviceAbove(int64_t hbm_bytes, PlaceOptions& places) {
+  places.below_device_bytes = std::exchange(places.budget_bytes, hbm_bytes);
+  places.below_device_is_share = std::exchange(places.at_least_minimum, false);
+}
+
+absl::Status CheckHbm(const OffloadOptions& options) {
+  if (options.hbm_budget_bytes < 0 || !(options.hbm_budget_share >= 0) ||
+      std::isinf(options.hbm_budget_share)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hbm_budget_bytes is ", options.hbm_budget_bytes,
+                     " and hbm_budget_share ", options.hbm_budget_share));
+  }
+  const bool both =
+      options.hbm_budget_bytes > 0 && options.hbm_budget_share > 0;
+  if (!both && (options.tiers.empty() || !HasHbmBudget(options))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      both ? "hbm_budget_bytes and hbm_budget_share: one of them says it all"
+           : "tiers and hbm_budget together: the tiers say it all");
+}
+
+// The short form: a budget of the memory of the device that has the model.
+absl::Status TakeHbmBudget(const OffloadOptions& options, const Sizes& sizes,
+                           PlaceOptions& places) {
+  if (!HasHbmBudget(options)) return absl::OkStatus();
+  if (sizes.device.is_cpu()) {
+    return absl::InvalidArgumentError(
+        "hbm_budget: the model is in CPU memory, and on no device");
+  }
+  places.device = sizes.device.str();
+  PlaceOptions hbm;
+  hbm.budget_bytes = options.hbm_budget_bytes;
+  TERRACE_RETURN_IF_ERROR(
+      TakeShare(options.hbm_budget_share, sizes.parameter_bytes, hbm));
+  PutDeviceAbove(hbm.budget_bytes, places);
+  places.at_least_minimum = hbm.at_least_minimum;
+  return absl::OkStatus();
+}
+
+absl::Status CheckDevice(const Sizes& sizes, const PlaceOptions& places) {
+  if (sizes.device.is_meta()) {
+    if (places.device.empty()) return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat(
+        "a checkpoint's parameters come to CPU memory, and not to ",
+        places.device));
+  }
+  const std::string has = sizes.device.is_cpu() ? "" : sizes.device.str();
+  if (sizes.parameter_bytes == 0 || has == places.device) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      places.device.empty()
+          ? absl::StrCat("the model is on ", has,
+                         ": its tiers begin with hbm:", has,
+                         "=..., or hbm_budget says how much of it they have")
+          : absl::StrCat("tier 'hbm:", places.device, "': the model is on ",
+                         sizes.device.str()));
 }
 
 absl::Status TakeTiers(const OffloadOptions& options, int64_t parameter_bytes,
@@ -97,8 +172,13 @@ absl::Status TakeTiers(const OffloadOptions& options, int64_t parameter_bytes,
                      " together: the tiers say it all"));
   }
   places.named_tiers = true;
+  int64_t hbm_bytes = 0;
   for (const TierSpec& tier : options.tiers) {
-    TERRACE_RETURN_IF_ERROR(TakeTier(tier, places));
+    TERRACE_RETURN_IF_ERROR(TakeTier(tier, places, hbm_bytes));
+  }
+  if (!places.device.empty()) {
+    PutDeviceAbove(hbm_bytes, places);
+    return absl::OkStatus();
   }
   if (places.budget_bytes != PlaceOptions::kEverything) return absl::OkStatus();
   return TakeShare(kShareWithPlaces, parameter_bytes, places);
@@ -162,7 +242,9 @@ absl::Status TakeActivations(const OffloadOptions& options,
 }  // namespace
 
 absl::StatusOr<PlaceOptions> PlacesOf(const OffloadOptions& options,
-                                      int64_t parameter_bytes) {
+                                      const Sizes& sizes) {
+  const int64_t parameter_bytes = sizes.parameter_bytes;
+  TERRACE_RETURN_IF_ERROR(CheckHbm(options));
   TERRACE_RETURN_IF_ERROR(CheckWishes(options));
   TERRACE_RETURN_IF_ERROR(CheckBudget(options));
   TERRACE_RETURN_IF_ERROR(CheckDaemon(options));
@@ -172,9 +254,11 @@ absl::StatusOr<PlaceOptions> PlacesOf(const OffloadOptions& options,
   if (options.tiers.empty()) {
     places.paths = options.nvme_paths;
     TERRACE_RETURN_IF_ERROR(TakeBudget(options, parameter_bytes, places));
+    TERRACE_RETURN_IF_ERROR(TakeHbmBudget(options, sizes, places));
   } else {
     TERRACE_RETURN_IF_ERROR(TakeTiers(options, parameter_bytes, places));
   }
+  TERRACE_RETURN_IF_ERROR(CheckDevice(sizes, places));
   TERRACE_RETURN_IF_ERROR(TakeActivations(options, places));
   places.unsafe_media = options.unsafe_media;
   places.engine = options.engine;

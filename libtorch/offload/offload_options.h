@@ -2,6 +2,8 @@
 // function.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -10,10 +12,15 @@
 
 namespace terrace {
 
-// Returns the places for parameters of this many bytes. Returns InvalidArgument
-// for an option that cannot be, or two that exclude each other, and
-// Unimplemented for a tier of no use here. The message names them.
+struct ModelSizes {
+  int64_t parameter_bytes = 0;
+  c10::Device device = c10::Device(c10::kCPU);  // of all parameters
+};
+
+// Returns the places for the parameters of such a model. Returns
+// InvalidArgument for an option that cannot be, or two that exclude each other,
+// and Unimplemented for a tier of no use here. The message names them.
 absl::StatusOr<PlaceOptions> PlacesOf(const OffloadOptions& options,
-                                      int64_t parameter_bytes);
+                                      const ModelSizes& sizes);
 
 }  // namespace terrace

@@ -140,7 +140,7 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
   const int64_t largest = LargestGradient(specs);
   MutexLock lock(mutex_);
   Share share;
-  if (plan().share > 0) {
+  if (plan().share > 0 && !is_on_device()) {
     const int64_t grown = GrowthFor(specs);
     const int64_t window =
         std::max(least.minimum_budget_bytes,
@@ -169,12 +169,13 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
 int64_t OffloadPlace::ChooseWindow(absl::Span<const ParameterSpec> specs,
                                    int64_t added_bytes, int64_t least_bytes,
                                    OptimizerOptions& options) const {
-  const int64_t wanted =
-      added_bytes > 0 ? SharesWindow(StatePart(added_bytes, specs))
-                      : std::min(plan().budget_bytes / 8, kMostWindowBytes);
-  const int64_t total = std::max(runtime().GetStats().host.budget_bytes,
-                                 plan().budget_bytes + joined_bytes_);
-  const int64_t room = total - joined_windows_ - OperationBytes();
+  const int64_t total = WindowBudget();
+  const int64_t least =
+      is_on_device() ? plan().below_device_bytes : plan().budget_bytes;
+  const int64_t wanted = added_bytes > 0
+                             ? SharesWindow(StatePart(added_bytes, specs))
+                             : std::min(least / 8, kMostWindowBytes);
+  const int64_t room = total - joined_windows_ - BesideWindows();
   options.window_bytes =
       std::max({least_bytes, std::min(wanted, room), int64_t{1}});
   // The plan may take less: a few chunks do not fill the window, and slots for
@@ -188,8 +189,14 @@ int64_t OffloadPlace::ChooseWindow(absl::Span<const ParameterSpec> specs,
   return planned->window_bytes;
 }
 
+int64_t OffloadPlace::WindowBudget() const {
+  const int64_t memory = runtime().GetStats().host.budget_bytes;
+  return is_on_device() ? memory
+                        : std::max(memory, plan().budget_bytes + joined_bytes_);
+}
+
 absl::Status OffloadPlace::CheckLeast(int64_t total_bytes) const {
-  const int64_t operations = OperationBytes();
+  const int64_t operations = BesideWindows();
   if (total_bytes - joined_windows_ >= operations) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "a budget of ", total_bytes, " bytes is below the minimum of ",
@@ -199,6 +206,7 @@ absl::Status OffloadPlace::CheckLeast(int64_t total_bytes) const {
 }
 
 absl::Status OffloadPlace::Arrange() {
+  if (is_on_device()) return ArrangeOnDevice();
   const int64_t wanted = plan().budget_bytes + joined_bytes_;
   int64_t total = runtime().GetStats().host.budget_bytes;
   TERRACE_RETURN_IF_ERROR(CheckLeast(std::max(total, wanted)));
@@ -219,6 +227,25 @@ absl::Status OffloadPlace::Arrange() {
   return absl::OkStatus();
 }
 
+// Nothing grows: windows are of the CPU's memory, and the hook's is what it
+// was, but for the largest gradient.
+absl::Status OffloadPlace::ArrangeOnDevice() {
+  TERRACE_RETURN_IF_ERROR(CheckLeast(WindowBudget()));
+  const int64_t total = plan().budget_bytes;
+  if (OperationBytes() > total) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a budget of ", total, " bytes of ", asked().device,
+                     " is below the minimum of ", OperationBytes(),
+                     " with an optimizer: ", plan().minimum_reason,
+                     "; the largest gradient takes ", LargestBytes()));
+  }
+  if (plan().activation_bytes > 0) {
+    activation_limit_ = ActivationLimit(plan(), total - LargestBytes());
+    hook().BeginSaving(activation_limit_);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status OffloadPlace::Extend(Share& share,
                                   absl::Span<const ParameterSpec> added) {
   TERRACE_ASSIGN_OR_RETURN(const OptimizerPlan most,
@@ -229,7 +256,7 @@ absl::Status OffloadPlace::Extend(Share& share,
   after.largest_bytes = std::max(share.largest_bytes, LargestGradient(added));
   MutexLock lock(mutex_);
   // The window is the share's.
-  after.bytes += plan().share > 0
+  after.bytes += plan().share > 0 && !is_on_device()
                      ? GrowthFor(added)
                      : LeftOf(UsefulBytes(added, most) - most.window_bytes);
   Remove(share);

@@ -85,6 +85,7 @@ class OffloadPlace {
   // Gives the Runtime the memory that the present shares ask for, and the hook
   // its window and limit.
   absl::Status Arrange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ArrangeOnDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns ResourceExhausted when Arrange needs more than `total_bytes`.
   absl::Status CheckLeast(int64_t total_bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -104,6 +105,14 @@ class OffloadPlace {
   // parameters, or for the least activations, and the largest gradient.
   int64_t OperationBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return plan().minimum_bytes + LargestBytes();
+  }
+  bool is_on_device() const { return !asked().device.empty(); }
+  // The memory that optimizers' windows are of.
+  int64_t WindowBudget() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What is beside these windows at least: for operations, or, where these work
+  // on a device, for tensors that come up to it and go down.
+  int64_t BesideWindows() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return is_on_device() ? plan().minimum_bytes : OperationBytes();
   }
   int64_t LargestBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return largest_bytes_.empty() ? 0 : *largest_bytes_.rbegin();

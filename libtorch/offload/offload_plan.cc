@@ -91,6 +91,33 @@ void TakeMinimum(const PlaceOptions& asked, const std::string& largest,
   absl::StrAppend(&plan.minimum_reason, ", and ", operations);
 }
 
+// What of the CPU's memory is below a device: what was asked for, else a tenth
+// of the model where it goes on to a disk, and all of it where it does not.
+absl::Status PutBelowDevice(const PlaceOptions& asked, OffloadPlan& plan) {
+  if (asked.device.empty()) return absl::OkStatus();
+  const bool has_more = asked.has_below_memory();
+  int64_t& below = plan.below_device_bytes;
+  below = asked.below_device_bytes;
+  if (below == PlaceOptions::kEverything) {
+    below = std::max(plan.minimum_bytes,
+                     plan.everything_bytes / (has_more ? 10 : 1));
+  }
+  if (asked.below_device_is_share) below = std::max(below, plan.minimum_bytes);
+  if (below < plan.minimum_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(below, " bytes of memory below ", asked.device,
+                     " are below the minimum of ", plan.minimum_bytes, ": ",
+                     plan.minimum_reason));
+  }
+  if (has_more || below + plan.budget_bytes >= plan.everything_bytes) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      asked.device, " has ", plan.budget_bytes, " bytes and dram ", below,
+      ", the parameters are ", plan.parameter_bytes, " and take ",
+      plan.everything_bytes, ", and there is no tier below for the rest"));
+}
+
 absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
   const bool has_activations = asked.activations_above > 0;
   const int64_t everything =
@@ -117,6 +144,8 @@ absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
       plan.budget_bytes += kActivationBytes;
     }
     plan.activation_bytes = ActivationLimit(plan, plan.budget_bytes);
+  } else if (!asked.device.empty()) {
+    // The device's memory is the Runtime's also where all fits.
   } else if (!asked.daemon.empty()) {
     // The memory is the daemon's also where all fits. What optimizers add it
     // gives as they do.
@@ -141,7 +170,9 @@ absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
         " and take ", plan.everything_bytes, ", and there is no ",
         asked.named_tiers ? "tier below" : "nvme_path", " for the rest"));
   }
-  if (plan.share > 0) {
+  if (!asked.device.empty()) {
+    // A device's memory does not grow, nor what it copies from.
+  } else if (plan.share > 0) {
     // Growth is of addresses: training counts twice, as one optimizer may be
     // made in place of another.
     plan.growth_bytes =
@@ -213,6 +244,7 @@ absl::StatusOr<OffloadPlan> PlanOffload(
   plan.everything_bytes += plan.operation_bytes;
   TakeMinimum(asked, largest, plan);
   TERRACE_RETURN_IF_ERROR(ShareOut(asked, plan));
+  TERRACE_RETURN_IF_ERROR(PutBelowDevice(asked, plan));
   return plan;
 }
 

@@ -32,8 +32,9 @@ struct OffloadPlan {
   // require gradients.
   int64_t training_bytes = 0;
 
-  int64_t budget_bytes = 0;  // of the Runtime
-  int64_t window_bytes = 0;  // of the hook, within it
+  int64_t budget_bytes = 0;        // of the Runtime; on a device, of its memory
+  int64_t below_device_bytes = 0;  // of the CPU's memory then
+  int64_t window_bytes = 0;        // of the hook, within it
   // The size of the largest saved tensor that goes below, so that the saved
   // tensors of one operation of backward fit, as a rule. 0: none goes below.
   int64_t activation_bytes = 0;

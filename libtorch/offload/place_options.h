@@ -16,7 +16,12 @@ namespace terrace {
 struct PlaceOptions {
   static constexpr int64_t kEverything = -1;
   int64_t budget_bytes = kEverything;
-  std::string memory_place;       // a node, "node1"; empty: the nearest
+  std::string memory_place;  // a node, "node1"; empty: the nearest
+  // The accelerator whose tensors these are, "cuda:0", or empty: the CPU's. The
+  // budget is of its memory then, and the CPU's memory is below it.
+  std::string device;
+  int64_t below_device_bytes = kEverything;  // of the CPU's memory
+  bool below_device_is_share = false;        // likewise raised to the minimum
   bool at_least_minimum = false;  // a budget below the minimum is raised to it
   bool named_tiers = false;       // budgets and paths were said as tiers
   std::vector<std::string> paths;
@@ -34,10 +39,12 @@ struct PlaceOptions {
   int64_t activations_above = 0;
   int threads = 0;
 
-  // Whether there is anything beside memory.
-  bool has_below() const {
+  // Whether there is anything beside the CPU's memory.
+  bool has_below_memory() const {
     return !paths.empty() || !mapped_tiers.empty() || !daemon.empty();
   }
+  // Whether there is anything below the memory that the budget is of.
+  bool has_below() const { return has_below_memory() || !device.empty(); }
 };
 
 }  // namespace terrace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "libtorch/torch_device.h"
+
 namespace terrace {
 
 absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const PlaceOptions& asked,
@@ -21,7 +23,16 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const PlaceOptions& asked,
   runtime.engine = asked.engine;
   runtime.tiers = {{.kind = TierKind::kDram,
                     .place = asked.memory_place,
-                    .budget_bytes = budget_bytes}};
+                    .budget_bytes = asked.device.empty()
+                                        ? budget_bytes
+                                        : asked.below_device_bytes}};
+  if (!asked.device.empty()) {
+    runtime.tiers.push_back(
+        {.kind = TierKind::kHbm,
+         .place = asked.device,
+         .budget_bytes = budget_bytes,
+         .device = MakeTorchDevice(c10::Device(asked.device))});
+  }
   runtime.tiers.insert(runtime.tiers.end(), asked.mapped_tiers.begin(),
                        asked.mapped_tiers.end());
   runtime.unsafe_media = asked.unsafe_media;

@@ -10,9 +10,9 @@
 
 namespace terrace {
 
-// Returns a Runtime of `budget_bytes` of memory, which may grow by
-// `growth_bytes`, over the tiers below that were asked for, or the error of
-// Runtime::Create.
+// Returns a Runtime of `budget_bytes` of memory, or of the device that was
+// asked for, which may grow by `growth_bytes`, over the tiers below that were
+// asked for, or the error of Runtime::Create.
 absl::StatusOr<std::unique_ptr<Runtime>> OpenTiers(const PlaceOptions& asked,
                                                    int64_t budget_bytes,
                                                    int64_t growth_bytes = 0);

@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/io_fault.h"
 #include "base/status_macros.h"
-#include "libtorch/guarded.h"
+#include "libtorch/accelerator/guarded.h"
 #include "libtorch/optimizer/joined_offload.h"
 #include "libtorch/step/gathered/gathered_step.h"
 #include "libtorch/step/gathered/groups.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "libtorch/guarded.h"
+#include "libtorch/accelerator/guarded.h"
 #include "libtorch/optimizer/joined_offload.h"
 #include "libtorch/step/gathered/gathered_step.h"
 #include "libtorch/step/gathered/groups.h"

@@ -53,6 +53,9 @@ absl::StatusOr<BindingOptions> ReadBindingOptions(const std::string& json) {
     take("path_budgets", options.path_budgets);
     take("mapped_tiers", mapped_tiers);
     take("unsafe_media", options.unsafe_media);
+    take("device", options.device);
+    take("below_device_bytes", options.below_device_bytes);
+    take("below_device_is_share", options.below_device_is_share);
     take("daemon", options.daemon);
     take("job", options.job);
     take("engine", engine);

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "libtorch/guarded.h"
+#include "libtorch/accelerator/guarded.h"
 #include "libtorch/python/stats_json.h"
 #include "libtorch/step/gathered/parameters.h"
 #include "libtorch/tensor_check.h"

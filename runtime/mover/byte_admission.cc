@@ -22,11 +22,6 @@ int64_t BytesOf(absl::Span<Tensor* const> tensors) {
 
 absl::Status ByteAdmission::CheckOpen(const OpenBytesRequest& request,
                                       const TierResidency& residency) const {
-  if (!IsMemory(residency.id())) {
-    return absl::UnimplementedError(
-        absl::StrCat("a queue of bytes at '", request.tier,
-                     "': they work in memory, not on a device"));
-  }
   const int64_t others = residency.windows().open_bytes();
   const TierUsage usage = residency.tier().usage();
   const int64_t budget = usage.capacity_bytes;
@@ -58,6 +53,8 @@ Customer& ByteAdmission::Begin(TierResidency& residency, int64_t window_bytes,
                                ClientId client) {
   parts_.planner->Merge();
   residency.residents().Rank(*parts_.planner);
+  // A device's tensors come and go through memory.
+  parts_.working->at(kDramTier).residents().Rank(*parts_.planner);
   residency.windows().Promise(window_bytes);
   Customer& customer =
       parts_.customers->OpenBytes(window_bytes, residency.id(), client);
@@ -152,7 +149,7 @@ void ByteAdmission::Admit(absl::Time now,
     std::vector<Round> rounds;
     bool answered = false;
     bool lacks = false;
-    for (TierResidency* const each : parts_.working->memories()) {
+    for (TierResidency* const each : parts_.working->all()) {
       const Round& round =
           rounds.emplace_back(AdmitAt(*each, waiting, now, errors));
       answered |= round.answered;
@@ -254,6 +251,10 @@ bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
       [&](const Tensor* each) { return each->at(residency.id()) != nullptr; });
   // A window that opens is waited for, but not with pins in use.
   if (!is_here && residency.windows().holds_room() && !uses_pins) return false;
+  if (IsDevice(residency.id()) &&
+      !AreInMemory(group, tensors, residency.id(), errors)) {
+    return false;
+  }
   ByteRoom::Rooms rooms;
   std::vector<Tensor*> leaving;
   for (Tensor* const tensor : tensors) parts_.working->Keep(*tensor);
@@ -275,6 +276,51 @@ bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
 
 // What is admitted will end, and so will what moves and what computes; also at
 // another memory, which who holds pins here may wait for.
+bool ByteAdmission::AreInMemory(Group& group, absl::Span<Tensor* const> tensors,
+                                TierId device,
+                                std::vector<QueueError>* errors) const {
+  TierResidency& memory = parts_.working->at(kDramTier);
+  bool are = true;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Tensor& tensor = *tensors[i];
+    if (tensor.at(device) != nullptr) continue;
+    if (group.wants[i].access == Access::kOverwrite) continue;
+    const Copy* const source = tensor.SourceFor(device);
+    if (source == nullptr || IsWorkingTier(source->place.tier())) continue;
+    are = false;
+    if (tensor.ArrivingAt() != kNoTier) continue;
+    // Of a number that is no group's, as its room in memory is another one.
+    RoomSeeker seeker = {.number = ~group.room.number};
+    ByteRoom room(memory, *parts_.pins);
+    ByteRoom::Rooms rooms;
+    std::vector<Tensor*> leaving;
+    Tensor* const one = &tensor;
+    const bool found = room.Find({&one, 1}, &seeker, &rooms, &leaving);
+    parts_.write_back->StartLeaving(&leaving, errors);
+    if (!found) continue;
+    parts_.transfers->StartFill(tensor, std::move(rooms.front()),
+                                group.io_class);
+  }
+  return are;
+}
+
+void ByteAdmission::OnFetchFailed(const Tensor& tensor,
+                                  const absl::Status& why) {
+  for (Customer* const customer : parts_.customers->active()) {
+    if (!customer->bytes.has_value() || !IsDevice(customer->tier)) continue;
+    std::vector<uint64_t> failed;
+    for (const auto& [id, group] : customer->waiting) {
+      for (const Want& want : group.wants) {
+        if (want.tensor == tensor.id) failed.push_back(id);
+      }
+    }
+    for (const uint64_t id : failed) {
+      parts_.customers->Fail(*customer, customer->waiting.at(id), why);
+      parts_.customers->EraseWaiting(*customer, id);
+    }
+  }
+}
+
 bool ByteAdmission::IsStuck(const Round& round,
                             absl::Span<Tensor* const> tensors) const {
   if (!round.room.AllWaitBut(tensors) && !round.room.FitsNowhere(tensors)) {

@@ -48,6 +48,7 @@ struct ByteAdmissionParts {
   SpillRoom* spill = nullptr;  // of the first memory
   Admission* admission = nullptr;
   ReadAhead* read_ahead = nullptr;
+  Transfers* transfers = nullptr;
 };
 
 class ByteAdmission {
@@ -68,6 +69,8 @@ class ByteAdmission {
   // the other groups whose deadline has: `holders` says who has what they lack.
   void Serve(absl::Time now, const std::function<std::string()>& holders,
              std::vector<QueueError>* errors);
+  // What was to come to memory, for groups at devices among others, did not.
+  void OnFetchFailed(const Tensor& tensor, const absl::Status& why);
   // Hands over which pins are asked for back.
   void PassRecalls();
 
@@ -107,6 +110,10 @@ class ByteAdmission {
   // True: the group was admitted, or has failed.
   bool TryAdmit(Customer& customer, Group& group, Round& round, absl::Time now,
                 std::vector<QueueError>* errors);
+  // Whether all of them can be copied from memory to a device. What rests below
+  // begins to come to memory, as a resident there.
+  bool AreInMemory(Group& group, absl::Span<Tensor* const> tensors,
+                   TierId device, std::vector<QueueError>* errors) const;
   bool IsStuck(const Round& round, absl::Span<Tensor* const> tensors) const;
   // After a round that answered nobody. True: what it was about has changed, so
   // that all are to be looked at again.

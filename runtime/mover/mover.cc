@@ -183,6 +183,9 @@ void Mover::Hear(const Arrival& arrival) {
     errors_.Tell();
   }
   core_.admission.OnFetchFailed(tensor, arrival.status);
+  if (IsMemory(arrival.edge.to)) {
+    core_.byte_admission.OnFetchFailed(tensor, arrival.status);
+  }
   // The copy that a writer on the other tier was fetching, whose hold has ended
   // with its fetch.
   if (core_.working.IsDirtyInWindow(tensor)) core_.write_back.OnDirty(tensor);

@@ -131,8 +131,12 @@ Tensor* ReadAhead::Find(TensorId key) const {
 
 TierResidency* ReadAhead::ResidencyOf(const Tensor& tensor) const {
   const Customer* const customer = parts_.customers->FindOpen(tensor.customer);
-  if (customer == nullptr || !IsMemory(customer->tier)) return nullptr;
-  TierResidency& residency = parts_.working->at(customer->tier);
+  if (customer == nullptr) return nullptr;
+  const bool is_on_device = IsDevice(customer->tier);
+  if (is_on_device && !customer->bytes.has_value()) return nullptr;
+  // What is used on a device comes to memory ahead.
+  TierResidency& residency =
+      parts_.working->at(is_on_device ? kDramTier : customer->tier);
   const bool may_come = customer->bytes.has_value() || TakesPins(residency);
   return may_come ? &residency : nullptr;
 }
@@ -185,6 +189,9 @@ bool ReadAhead::Plan(Tensor& tensor, TierResidency& residency,
 
 bool ReadAhead::MayBeRead(const Tensor& tensor,
                           const TierResidency& residency) const {
+  for (const TierResidency* const device : parts_.working->devices()) {
+    if (tensor.at(device->id()) != nullptr) return false;
+  }
   return MayBeFetched(tensor, residency.id()) &&
          !parts_.admission->HasFailedAhead(tensor);
 }

@@ -7,7 +7,7 @@
 #include <cstddef>
 
 #include "base/status_macros.h"
-#include "libtorch/guarded.h"
+#include "libtorch/accelerator/guarded.h"
 #include "libtorch/stored_dtypes.h"
 
 namespace terrace {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/io_fault.h"
 #include "base/status_macros.h"
-#include "libtorch/guarded.h"
+#include "libtorch/accelerator/guarded.h"
 #include "libtorch/offload/weights/storage_exchange.h"
 #include "libtorch/offload/weights/stored_fit.h"
 

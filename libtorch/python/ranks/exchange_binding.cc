@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "libtorch/guarded.h"
+#include "libtorch/accelerator/guarded.h"
 
 namespace terrace {
 namespace {

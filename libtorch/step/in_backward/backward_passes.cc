@@ -7,7 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "base/status_macros.h"
-#include "libtorch/guarded.h"
+#include "libtorch/accelerator/guarded.h"
 
 namespace terrace {
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/io_fault.h"
 #include "base/status_macros.h"
-#include "libtorch/guarded.h"
+#include "libtorch/accelerator/guarded.h"
 
 namespace terrace {
 namespace {

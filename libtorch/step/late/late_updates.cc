@@ -14,7 +14,7 @@
 #include "base/io_fault.h"
 #include "base/status_macros.h"
 #include "base/threads/own_thread.h"
-#include "libtorch/guarded.h"
+#include "libtorch/accelerator/guarded.h"
 #include "libtorch/hook/held_bytes.h"
 #include "libtorch/hook/life/operation_pins.h"
 #include "libtorch/step/late/refused_storage.h"

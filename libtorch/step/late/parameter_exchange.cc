@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/threads/own_thread.h"
-#include "libtorch/guarded.h"
+#include "libtorch/accelerator/guarded.h"
 #include "libtorch/hook/life/operation_pins.h"
 #include "libtorch/step/late/refused_storage.h"
 #include "libtorch/step/late/update_net.h"

@@ -20,6 +20,8 @@ class Tiers:
         paths: of the disks, in their order.
         path_budgets: in bytes, of each of these; 0: what there is.
         mapped: the texts of far and persistent memory.
+        device, device_bytes: the accelerator whose memory is above, '' where
+            none was named, and the budget there.
     """
 
     memory: str
@@ -28,6 +30,8 @@ class Tiers:
     paths: tuple[str, ...]
     path_budgets: tuple[int, ...]
     mapped: tuple[str, ...] = ()
+    device: str = ''
+    device_bytes: int = 0
 
 
 def read_tiers(texts) -> Tiers:
@@ -38,6 +42,7 @@ def read_tiers(texts) -> Tiers:
     memory: list[tuple[str, int | None, str]] = []
     disks: list[tuple[str, int]] = []
     mapped: list[str] = []
+    devices: list[tuple[str, int]] = []
     for text in texts:
         if not isinstance(text, str):
             raise TypeError('terrace: a tier is a text as "dram=2GiB", not '
@@ -50,15 +55,18 @@ def read_tiers(texts) -> Tiers:
         elif kind in ('far', 'pmem'):
             mapped.append(path_text(text))
         else:
-            raise NotImplementedError(
-                f'terrace: tier {text!r}: the state is kept on dram, as '
-                '"dram=2GiB", far, pmem and nvme, as "nvme:/mnt/nvme0=100GiB"')
+            devices.append((place, budget))
+    if len(devices) > 1:
+        raise NotImplementedError(
+            'terrace: tiers has one device, as "hbm:cuda:0=20GiB", not '
+            f'{len(devices)}: a model is offloaded on one')
     if len(memory) > 1:
         raise ValueError('terrace: tiers has one of memory, as "dram=2GiB", '
                          f'not {len(memory)}')
-    if not (memory or disks or mapped):
+    if not (memory or disks or mapped or devices):
         raise ValueError('terrace: tiers names no tier, as "dram=2GiB" or '
                          '"nvme:/mnt/nvme0"')
     return Tiers(*(memory or [('', None, '')])[0],
                  tuple(path for path, _ in disks),
-                 tuple(budget for _, budget in disks), tuple(mapped))
+                 tuple(budget for _, budget in disks), tuple(mapped),
+                 *(devices or [('', 0)])[0])

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from terrace._base.paths import check_paths
-from terrace._offload.arguments import settings_of, with_activations
+from terrace._offload.arguments import (settings_of, with_activations,
+                                        with_device)
 from terrace._offload.offload import Offload, opened
 
 _SECTION = 'zero_optimization.offload_param'
@@ -78,7 +79,8 @@ def _opened(model: torch.nn.Module, memory_budget: Any,
             parameters: bool = True, activations: bool = False) -> Offload:
     """What terrace.offload returns; with so many threads."""
     settings = with_activations(
-        settings_of(memory_budget, paths, None, daemon), activations)
+        with_device(settings_of(memory_budget, paths, None, daemon), model),
+        activations)
     return opened(model, dataclasses.replace(settings, threads=threads),
                   parameters)
 

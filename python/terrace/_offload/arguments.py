@@ -15,6 +15,7 @@ from terrace._base.amounts import budget_bytes
 from terrace._base.library import is_offloaded
 from terrace._base.local_shard import sharding_of
 from terrace._base.paths import check_paths
+from terrace._state.budget import Budget
 from terrace._state.settings import Settings
 
 
@@ -23,6 +24,41 @@ def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any,
     settings = Settings.of_places(memory_budget, nvme_path, tiers, daemon,
                                   **machine.settings())
     check_paths(settings.paths, settings.path_name)
+    return settings
+
+
+def with_device(settings: Settings, model: Any,
+                hbm_budget: Any = None) -> Settings:
+    """The model's device has its memory above all else: as the tiers say, or
+    so much of it as `hbm_budget` says."""
+    if not isinstance(model, torch.nn.Module):
+        return settings  # which is said later
+    device = next((str(parameter.device) for parameter in model.parameters()
+                   if parameter.device.type not in ('cpu', 'meta')), '')
+    if hbm_budget is not None:
+        if settings.device or settings.budget.tier or settings.daemon:
+            raise ValueError(
+                'terrace: hbm_budget beside '
+                f'{"daemon" if settings.daemon else "tiers"}: '
+                'these say it all')
+        if not device:
+            raise ValueError('terrace: hbm_budget: the model is in CPU memory, '
+                             'and on no device')
+        try:
+            budget_bytes(hbm_budget, 0)
+        except (TypeError, ValueError) as error:
+            raise type(error)(str(error).replace('memory_budget',
+                                                 'hbm_budget')) from None
+        return dataclasses.replace(settings, device=device,
+                                   device_budget=Budget(hbm_budget))
+    if device and not settings.device:
+        raise ValueError(
+            f'terrace: the model is on {device}: tiers begins with '
+            f'"hbm:{device}=20GiB", or hbm_budget="30%" says how much of its '
+            'memory the parameters have')
+    if settings.device and device != settings.device:
+        raise ValueError(f'terrace: tier "hbm:{settings.device}": the model is '
+                         f'{"on " + device if device else "in CPU memory"}')
     return settings
 
 
@@ -44,6 +80,8 @@ def _least_activation(activations: Any, activations_above: Any,
     except (TypeError, ValueError) as error:
         raise type(error)(str(error).replace(
             'memory_budget', 'activations_above')) from None
+    if activations == 'dram' and settings.device:
+        activations = True
     if activations == 'dram':
         raise ValueError("terrace: activations='dram': the model is on the "
                          'CPU, and its activations are in memory already; '
@@ -89,6 +127,7 @@ def check_model(model: Any, is_filled: bool, keeps: bool) -> None:
         raise NotImplementedError(
             'terrace: a model in DistributedDataParallel cannot be offloaded '
             'yet: offload it before it is wrapped')
+    first: tuple[str, torch.device] | None = None
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise ValueError(
@@ -108,8 +147,14 @@ def check_model(model: Any, is_filled: bool, keeps: bool) -> None:
                 f"terrace: parameter '{name}' is {sharding}, which cannot be "
                 'offloaded yet: offload the model in one process, whole, or '
                 'its activations alone, with parameters=False')
-        if parameter.device.type not in ('cpu', 'meta'):
+        if parameter.device.type not in ('cpu', 'meta') and keeps:
             raise NotImplementedError(
-                f"terrace: parameter '{name}' is on {parameter.device}; "
-                'parameters in CPU memory can be offloaded so far: '
-                "model.to('cpu') first")
+                f"terrace: parameter '{name}' is on {parameter.device}: "
+                'activations of models in CPU memory alone go below so far '
+                'where the parameters do not')
+        first = first or (name, parameter.device)
+        if parameter.device != first[1]:
+            raise ValueError(
+                f"terrace: parameter '{name}' is on {parameter.device}, and "
+                f"'{first[0]}' on {first[1]}: a model is offloaded on one "
+                'device')

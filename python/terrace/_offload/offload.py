@@ -15,7 +15,8 @@ from terrace._base.message import say
 from terrace._offload import dispatched
 from terrace._offload.activations import Activations
 from terrace._offload.arguments import (check_model, check_wishes,
-                                        settings_of, with_activations)
+                                        settings_of, with_activations,
+                                        with_device)
 from terrace._offload.blocked import longest_by_module
 from terrace._offload.life import Life
 from terrace._offload.managed import Managed
@@ -319,6 +320,7 @@ def offload(model: torch.nn.Module, *,
             memory_budget: int | str | None = None,
             nvme_path: str | os.PathLike[str] | Sequence[str] | None = None,
             tiers: Sequence[str] | None = None,
+            hbm_budget: int | str | None = None,
             daemon: str | os.PathLike[str] | None = None,
             parameters: bool = True,
             activations: bool | str = False,
@@ -341,8 +343,8 @@ def offload(model: torch.nn.Module, *,
     torch.compile runs everything eagerly.
 
     Args:
-        model: with all parameters in CPU memory, of any dtype, whatever made
-            them. They are copied once; those that are made or replaced later,
+        model: with all parameters in CPU memory, or on one accelerator, of any
+            dtype, whatever made them. They are copied once; those that are made or replaced later,
             as by model.to() or `.data = ...`, are ordinary ones.
         memory_budget: how much memory the parameters may take: bytes, a text as
             "8GiB", "500 MB" or "10%" of the parameters. It must hold twice what
@@ -352,7 +354,14 @@ def offload(model: torch.nn.Module, *,
             a tenth with an nvme_path, or tiers without dram; else all. Bytes
             are also for optimizers that join and for activations; a share grows
             by that share of gradients and state, and 256 MiB for activations.
-        nvme_path, tiers, daemon: as of terrace.AdamW.
+        nvme_path, tiers, daemon: as of terrace.AdamW. For a model on an
+            accelerator of torch's the tiers begin with its memory, as
+            "hbm:cuda:0=20GiB": so much its parameters, gradients and
+            activations have there at a time; dram and what is below take the
+            rest.
+        hbm_budget: the same in short: bytes, a text, or "30%" of the
+            parameters, of the device that has the model. memory_budget and
+            nvme_path are below it then.
         parameters: False: they stay in memory, with activations=True.
         activations: True: what autograd saves in the model's forward goes
             below too, until backward needs it; "dram" is for models on a
@@ -383,6 +392,7 @@ def offload(model: torch.nn.Module, *,
         OSError, MemoryError: as of terrace.AdamW; of the checkpoint's files.
     """
     settings = settings_of(memory_budget, nvme_path, tiers, daemon)
+    settings = with_device(settings, model, hbm_budget)
     settings = with_activations(settings, activations, activations_above)
     return opened(model, settings, parameters, checkpoint, init_buffers)
 

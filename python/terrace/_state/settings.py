@@ -23,6 +23,8 @@ class Settings:
         path_budgets: bytes of each path, 0 for what there is; empty: all 0.
         mapped_tiers: texts of far and persistent memory, between these two.
         unsafe_media: an ordinary file may play persistent memory.
+        device, device_budget: the accelerator whose memory an offloaded model
+            has above all of these, and how much of it; '' for none.
         daemon: the socket of a host's daemon that has memory and disks, ''
             for none.
         job: whose quota of the daemon it is, '' for none that has a name.
@@ -43,6 +45,8 @@ class Settings:
     path_budgets: tuple[int, ...] = ()
     mapped_tiers: tuple[str, ...] = ()
     unsafe_media: bool = False
+    device: str = ''
+    device_budget: Budget = Budget()
     daemon: str = ''
     job: str = ''
     engine: str = 'auto'
@@ -79,7 +83,10 @@ class Settings:
         budget = (Budget(places.memory_bytes, places.memory)
                   if places.memory else Budget(TENTH, f'dram={TENTH}'))
         return Settings(budget, places.memory_place, places.paths,
-                        places.path_budgets, places.mapped, **others)
+                        places.path_budgets, places.mapped,
+                        device=places.device,
+                        device_budget=Budget(places.device_bytes or None),
+                        **others)
 
     @property
     def unsafe_tiers(self) -> list[str]:
@@ -95,7 +102,8 @@ class Settings:
     @property
     def has_below(self) -> bool:
         """Whether there is anything beside memory."""
-        return bool(self.paths or self.mapped_tiers or self.daemon)
+        return bool(self.paths or self.mapped_tiers or self.daemon
+                    or self.device)
 
     @property
     def path_name(self) -> str:
@@ -128,10 +136,15 @@ class Settings:
         """Its JSON, for state of that size."""
         values = {field.name: getattr(self, field.name)
                   for field in dataclasses.fields(self)}
-        budget = values.pop('budget')
-        del values['home'], values['names_home']
+        budget, device_budget = values.pop('budget'), self.device_budget
+        del values['home'], values['names_home'], values['device_budget']
         size = budget.bytes_of(state_bytes)
         values['budget_bytes'] = -1 if size is None else size
         values['at_least_minimum'] = budget.is_share
         values['named_tiers'] = bool(budget.tier)
+        if self.device:
+            values['below_device_bytes'] = values['budget_bytes']
+            values['below_device_is_share'] = budget.is_share
+            values['budget_bytes'] = device_budget.bytes_of(state_bytes)
+            values['at_least_minimum'] = device_budget.is_share
         return json.dumps(values)

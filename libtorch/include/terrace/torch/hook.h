@@ -55,7 +55,7 @@ class SavedTensors;
 struct HookOptions {
   // The hook manages tensors of this device, with its number: of CPU memory, or
   // of any accelerator that LibTorch has. Of an accelerator the Runtime has the
-  // tier `hbm:DEVICE` (Options::tiers, Options::devices), and the window is
+  // tier `hbm:DEVICE` (Options::tiers), and the window is
   // there: what follows says budget of that tier's. Where all of it is in use
   // the operation throws; nothing is beyond it.
   c10::Device device = c10::Device(c10::kCPU);
@@ -296,9 +296,11 @@ class Hook {
   absl::Status error() const;
 
  private:
-  Hook(Runtime& runtime, std::shared_ptr<ManagedStorages> storages);
+  Hook(Runtime& runtime, c10::Device device,
+       std::shared_ptr<ManagedStorages> storages);
 
   Runtime& runtime_;
+  const c10::Device device_;
   // Storages may end after the hook.
   const std::shared_ptr<ManagedStorages> storages_;
   std::unique_ptr<Gradients> gradients_;

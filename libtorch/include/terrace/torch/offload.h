@@ -79,8 +79,15 @@ struct OffloadOptions {
   double memory_budget_share = 0;
   // Directories, empty files or block devices for the rest, as Options::paths.
   std::vector<std::string> nvme_paths;
-  // These stand instead of all of the above: memory, as "dram=8GiB" (a tenth
-  // where memory is not named), and the tiers below it; see ParseTier.
+  // For a model on an accelerator of LibTorch's: so much of the device's memory
+  // its parameters have at a time, in bytes or as a share of theirs. What is
+  // said of memory above is below that then: a tenth of the parameters where
+  // there is a path, else all. The device keeps its allocator for all else.
+  int64_t hbm_budget_bytes = 0;
+  double hbm_budget_share = 0;
+  // These stand instead of all of the above: a device's memory, as
+  // "hbm:cuda:0=20GiB", memory, as "dram=8GiB" (a tenth where memory is not
+  // named), and the tiers below it; see ParseTier.
   std::vector<TierSpec> tiers;
   // The socket of a host's daemon in place of paths and tiers, as
   // "unix:/run/terrace/control.sock" (docs/daemon.md): it has the memory and

@@ -53,10 +53,10 @@ class DeviceHookTest : public AcceleratorTest {
     options.threads = 2;
     options.huge_pages = HugePages::kOff;
     for (const auto& [device, bytes] : devices) {
-      options.devices.push_back(MakeTorchDevice(device));
       options.tiers.push_back({.kind = TierKind::kHbm,
                                .place = device.str(),
-                               .budget_bytes = bytes});
+                               .budget_bytes = bytes,
+                               .device = MakeTorchDevice(device)});
     }
     options.tiers.push_back(
         {.kind = TierKind::kDram, .budget_bytes = memory_bytes});
