@@ -15,10 +15,25 @@ namespace {
 using torch::autograd::Engine;
 using torch::autograd::SavedVariableHooks;
 
-// In all other respects this is LibTorch's own engine.
+// LibTorch's own engine runs backward passes: its threads for devices are
+// started once in a process, whichever engine comes first.
 class SavingEngine final : public Engine {
  public:
-  ~SavingEngine() override { stop(); }
+  torch::autograd::variable_list execute(
+      const torch::autograd::edge_list& roots,
+      const torch::autograd::variable_list& inputs, bool keep_graph,
+      bool create_graph, bool accumulate_grad,
+      const torch::autograd::edge_list& outputs) override {
+    return get_base_engine().execute(roots, inputs, keep_graph, create_graph,
+                                     accumulate_grad, outputs);
+  }
+  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
+      const std::shared_ptr<torch::autograd::GraphTask>& graph_task,
+      std::shared_ptr<torch::autograd::Node> graph_root,
+      torch::autograd::InputBuffer&& input_buffer) override {
+    return get_base_engine().execute_with_graph_task(
+        graph_task, std::move(graph_root), std::move(input_buffer));
+  }
 
   std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks()
       override {
@@ -28,7 +43,6 @@ class SavingEngine final : public Engine {
   }
 };
 
-// The engine's end waits for its threads, as that of LibTorch's engine does.
 Engine& Installed() {
   static SavingEngine engine;
   return engine;

@@ -179,9 +179,20 @@ absl::StatusOr<GradientData> GatheredStep::TakeGradient(
   NoteWritten(parameter);
   places_.push_back(place);
   stepped_.push_back(parameter);
-  return GradientData{.values = GradientAddress(gradient),
+  // What is on a device has no address that the CPU can use.
+  const bool is_placed = from.offloaded != nullptr && !gradient.is_cpu() &&
+                         gradient.numel() > 0;
+  const void* const values = is_placed ? from.offloaded->Place(gradient)
+                                       : GradientAddress(gradient);
+  data_[place].gradient = values;
+  return GradientData{.values = values,
                       .dtype = *DTypeOf(gradient),
                       .count = gradient.numel()};
+}
+
+void GatheredStep::DropGradient(const StepSource& from, size_t place) {
+  if (from.offloaded != nullptr) from.offloaded->Drop(data_[place].gradient);
+  gradients_[place].reset();
 }
 
 void GatheredStep::Return(bool is_written, bool is_incomplete) {

@@ -82,7 +82,7 @@ class GatheredStep {
   absl::StatusOr<GradientData> TakeGradient(const StepSource& from,
                                             size_t place,
                                             const at::Tensor& parameter);
-  void DropGradient(size_t place) { gradients_[place].reset(); }
+  void DropGradient(const StepSource& from, size_t place);
 
   // Ends the step. Where it has written parameters, as one that failed half-way
   // has too, their copies go back, and autograd learns of it. The copies of a

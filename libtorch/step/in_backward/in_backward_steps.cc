@@ -223,7 +223,7 @@ void InBackwardSteps::DropStepped() {
   std::vector<int> stepped;
   step_->TakeStepped(&stepped);
   for (const int place : stepped) {
-    gathered_.DropGradient(static_cast<size_t>(place));
+    gathered_.DropGradient(calls_.source(), static_cast<size_t>(place));
   }
 }
 
