@@ -7,7 +7,12 @@
 //
 // Where nothing leaves and all pins belong to holders that wait, no room will
 // come: the oldest group whose asker uses pins is had beyond the budget, or the
-// oldest of all where none does. Mover only.
+// oldest of all where none does.
+//
+// Groups at devices are looked at with those of the first memory, all in the
+// order of their age, as they may need room there too; so is what leaves a
+// device. Both count among those that lack room of memory, and where none will
+// come there they pass beside the budget. Mover only.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +30,7 @@
 #include "runtime/messages/requests.h"
 #include "runtime/mover/admission.h"
 #include "runtime/mover/customers.h"
+#include "runtime/mover/passage/memory_passage.h"
 #include "runtime/mover/read_ahead.h"
 #include "runtime/residency/byte_pins.h"
 #include "runtime/residency/byte_room.h"
@@ -46,6 +52,8 @@ struct ByteAdmissionParts {
   WriteBack* write_back = nullptr;
   BytePins* pins = nullptr;
   SpillRoom* spill = nullptr;  // of the first memory
+  const Transfers* transfers = nullptr;
+  const MemoryPassage* passage = nullptr;  // of devices' groups
   Admission* admission = nullptr;
   ReadAhead* read_ahead = nullptr;
 };
@@ -71,7 +79,7 @@ class ByteAdmission {
   // Hands over which pins are asked for back.
   void PassRecalls();
 
-  // Memories where groups lack room, or wait for some that is kept for them.
+  // Tiers where groups lack room, or wait for some that is kept for them.
   const absl::flat_hash_set<TierId>& lacking() const { return lacking_; }
   int64_t groups_beyond() const { return groups_beyond_; }
 
@@ -82,14 +90,25 @@ class ByteAdmission {
     Customer* customer = nullptr;
     uint64_t group = 0;
   };
+  // Tensors of groups that wait for pins or transfers: to be written?
+  using Claimed = absl::flat_hash_map<int64_t, bool>;
   // One look at all groups of a tier.
   struct Round {
     ByteRoom room;
-    // Tensors of groups that wait for pins or transfers: to be written?
-    absl::flat_hash_map<int64_t, bool> claimed;
-    Lacking oldest;  // of those that find no room
+    Lacking oldest;  // of those that find no room, here or on their way
     Lacking oldest_with_pins;
-    bool answered = false;  // a group was admitted, or has failed
+    Tensor* lowering = nullptr;  // the first that finds none for coming down
+    bool answered = false;       // a group was admitted, or has failed
+
+    void Lack(const Lacking& group, bool uses_pins);
+    bool lacks() const {
+      return oldest.customer != nullptr || lowering != nullptr;
+    }
+  };
+  // What a group's tensors have that have no copy at its tier.
+  struct Places {
+    ByteRoom::Rooms rooms;
+    ByteRoom::Rooms passing;
   };
 
   absl::Status CheckOpen(const OpenBytesRequest& request,
@@ -102,17 +121,28 @@ class ByteAdmission {
   bool ExpireAll(absl::Time now, const std::function<std::string()>& holders);
   void AskBeyond();
   Waiting AllWaiting() const;
-  Round AdmitAt(TierResidency& residency, const Waiting& waiting,
-                absl::Time now, std::vector<QueueError>* errors);
+  Round MakeRound(TierResidency& residency, const Waiting& waiting) const;
+  // The groups of these tiers; the first is a memory, and others are devices.
+  void AdmitAt(absl::Span<Round> rounds, const Waiting& waiting, absl::Time now,
+               std::vector<QueueError>* errors);
   // True: the group was admitted, or has failed.
-  bool TryAdmit(Customer& customer, Group& group, Round& round, absl::Time now,
+  bool TryAdmit(Customer& customer, Group& group, Round& round, Round& memory,
+                Claimed* claimed, absl::Time now,
                 std::vector<QueueError>* errors);
+  // False: it lacks room at its tier, or on the way there.
+  bool FindPlaces(Group& group, absl::Span<Tensor* const> tensors,
+                  absl::Span<Tensor* const> passing, Round& round,
+                  Round& memory, const Lacking& as, Places* places,
+                  std::vector<QueueError>* errors);
   bool IsStuck(const Round& round, absl::Span<Tensor* const> tensors) const;
   // After a round that answered nobody. True: what it was about has changed, so
   // that all are to be looked at again.
   bool ServeStuck(Round& round, absl::Time now,
                   const std::function<std::string()>& holders,
                   std::vector<QueueError>* errors);
+  // Likewise, of what wants to pass there: it does so beside the budget.
+  bool ServeStuckPassage(Round& memory, const Lacking& chosen,
+                         absl::Span<Tensor* const> tensors, absl::Time now);
   // Room for a group's tensors, beside the budget where there is none in it.
   absl::Status FindBeyond(TierResidency& residency,
                           absl::Span<Tensor* const> tensors,

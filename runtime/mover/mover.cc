@@ -128,7 +128,7 @@ bool Mover::Serve(absl::Time now) {
     }
   }
   core_.prefetcher.Propose(core_.customers);
-  return gave_up || evicts;
+  return gave_up || evicts || core_.write_back.has_new_lowering();
 }
 
 void Mover::AdvanceClosing(absl::Time now) {
@@ -139,7 +139,13 @@ void Mover::AdvanceClosing(absl::Time now) {
 }
 
 void Mover::HearArrivals() {
-  for (const Arrival& arrival : turn_.arrivals) Hear(arrival);
+  for (Arrival& arrival : turn_.arrivals) {
+    // Before who waits for it has it.
+    if (!arrival.passed.empty()) {
+      core_.residency.KeepPassed(*arrival.tensor, std::move(arrival.passed));
+    }
+    Hear(arrival);
+  }
   turn_.arrivals.clear();
 }
 
