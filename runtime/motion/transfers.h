@@ -133,10 +133,9 @@ class Transfers {
     const auto found = late_bytes_.find(tier);
     return found == late_bytes_.end() ? 0 : found->second;
   }
-  // Room of memory that fetches were begun with to pass through.
-  int64_t passing_bytes() const;
   int tasks() const { return tasks_; }  // of the executor
-  // Second places of write-backs, by tier, for the books.
+  // Second places of write-backs, by tier; in the first memory the room that
+  // fetches were begun with to pass through. For the books.
   int64_t second_bytes(TierId tier) const;
 
  private:

@@ -173,7 +173,8 @@ void ByteAdmission::Admit(absl::Time now,
     // room are looked at again in this turn.
     again = answered && lacks;
     for (size_t i = 0; i < rounds.size() && !answered && !again; ++i) {
-      again = ServeStuck(rounds[i], now, holders, errors);
+      again = ServeStuck(rounds[i], now, holders, errors) ||
+              ServeStuckDevice(rounds[i], rounds, holders);
     }
   }
 }
@@ -283,7 +284,7 @@ bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
   }
   const TierId tier = round.room.residency().id();
   const std::vector<Tensor*> passing =
-      parts_.passage->Passing(group, tensors, tier);
+      MemoryPassage::Passing(group.wants, tensors, tier);
   if (IsDevice(tier)) {
     absl::Status never =
         parts_.passage->Check(tensors, passing, round.room.residency());
@@ -337,7 +338,7 @@ bool ByteAdmission::FindPlaces(Group& group, absl::Span<Tensor* const> tensors,
   if (found) round.room.GiveBack(tensors, &places->rooms);
   group.waited_for_write |= residency.residents().leaving() > 0;
   if (!found) round.Lack(as, uses_pins);
-  if (!passes) memory.Lack(as, uses_pins);
+  if (!passes && memory.passing.customer == nullptr) memory.passing = as;
   return false;
 }
 

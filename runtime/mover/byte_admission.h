@@ -11,8 +11,10 @@
 //
 // Groups at devices are looked at with those of the first memory, all in the
 // order of their age, as they may need room there too; so is what leaves a
-// device. Both count among those that lack room of memory, and where none will
-// come there they pass beside the budget. Mover only.
+// device. Both count among those that lack room of memory. Where none will come
+// there, groups of memory are had beyond the budget first; then a group of the
+// device ends with ResourceExhausted, as nothing of a device is beyond it.
+// Mover only.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +32,10 @@
 #include "runtime/messages/requests.h"
 #include "runtime/mover/admission.h"
 #include "runtime/mover/customers.h"
-#include "runtime/mover/passage/memory_passage.h"
 #include "runtime/mover/read_ahead.h"
 #include "runtime/residency/byte_pins.h"
 #include "runtime/residency/byte_room.h"
+#include "runtime/residency/passage/memory_passage.h"
 #include "runtime/residency/queue_error.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
@@ -95,14 +97,16 @@ class ByteAdmission {
   // One look at all groups of a tier.
   struct Round {
     ByteRoom room;
-    Lacking oldest;  // of those that find no room, here or on their way
+    Lacking oldest;  // of those that find no room
     Lacking oldest_with_pins;
+    Lacking passing;  // the oldest that finds none on its way to a device
     Tensor* lowering = nullptr;  // the first that finds none for coming down
     bool answered = false;       // a group was admitted, or has failed
 
     void Lack(const Lacking& group, bool uses_pins);
     bool lacks() const {
-      return oldest.customer != nullptr || lowering != nullptr;
+      return oldest.customer != nullptr || passing.customer != nullptr ||
+             lowering != nullptr;
     }
   };
   // What a group's tensors have that have no copy at its tier.
@@ -140,9 +144,10 @@ class ByteAdmission {
   bool ServeStuck(Round& round, absl::Time now,
                   const std::function<std::string()>& holders,
                   std::vector<QueueError>* errors);
-  // Likewise, of what wants to pass there: it does so beside the budget.
-  bool ServeStuckPassage(Round& memory, const Lacking& chosen,
-                         absl::Span<Tensor* const> tensors, absl::Time now);
+  // Likewise, of the oldest group of a device that waits for that memory, on
+  // its way there, or as others of its device have no room to leave for.
+  bool ServeStuckDevice(const Round& memory, absl::Span<const Round> rounds,
+                        const std::function<std::string()>& holders);
   // Room for a group's tensors, beside the budget where there is none in it.
   absl::Status FindBeyond(TierResidency& residency,
                           absl::Span<Tensor* const> tensors,

@@ -142,7 +142,7 @@ void Mover::HearArrivals() {
   for (Arrival& arrival : turn_.arrivals) {
     // Before who waits for it has it.
     if (!arrival.passed.empty()) {
-      core_.residency.KeepPassed(*arrival.tensor, std::move(arrival.passed));
+      core_.working.KeepPassed(*arrival.tensor, std::move(arrival.passed));
     }
     Hear(arrival);
   }
@@ -158,6 +158,7 @@ void Mover::Hear(const Arrival& arrival) {
   switch (arrival.kind) {
     case Arrival::Kind::kWhole:
       if (came_down) core_.write_back.OnCameDown(arrival);
+      if (IsMemory(arrival.edge.to)) core_.read_ahead.OnCame();
       return core_.admission.OnWhole(arrival);
     case Arrival::Kind::kWritten:
       return core_.write_back.OnWritten(arrival);

@@ -248,7 +248,7 @@ absl::Status Report::CheckWorking(const TierResidency& residency) const {
                 residency.windows().size_bytes();
   if (tier == kDramTier) {
     sum += parts_.staging->size_bytes() + parts_.lent->reserved_bytes() +
-           parts_.transfers->passing_bytes();
+           parts_.transfers->second_bytes(kDramTier);
   }
   const TierUsage used = residency.tier().usage();
   if (sum != used.used_bytes || used.used_bytes > used.capacity_bytes) {

@@ -51,12 +51,6 @@ class ByteRoom {
   // pass through these ranges to a device.
   bool Find(absl::Span<Tensor* const> tensors, RoomSeeker* seeker, Rooms* rooms,
             std::vector<Tensor*>* leaving, bool passing = false);
-  // What is free alone.
-  bool FindFree(absl::Span<Tensor* const> tensors, Rooms* rooms) const {
-    rooms->clear();
-    rooms->resize(tensors.size());
-    return Take(tensors, rooms, /*passing=*/false);
-  }
   // What was found for those tensors is not used.
   void GiveBack(absl::Span<Tensor* const> tensors, Rooms* rooms) const;
   // What was made for a seeker that still waits is not for those that seek

@@ -88,15 +88,6 @@ Reservation TierResidency::TakeRoom(Tensor& tensor) {
   return room;
 }
 
-void TierResidency::KeepPassed(Tensor& tensor, Reservation room) {
-  const bool may_stay = room.from() == &tier_ && !windows_.holds_room() &&
-                        tensor.at(id_) == nullptr && !tensor.write_pinned() &&
-                        tensor.drain() == Drain::kNone && tensor.Fetchable();
-  if (!may_stay) return;
-  residents_.Add(tensor, room.extent());
-  tensor.Keep(std::move(room));
-}
-
 bool TierResidency::EvictSome(int64_t bytes, int64_t newcomer_use, bool must,
                               int64_t sample, std::vector<Tensor*>* leaving) {
   const std::vector<TensorId> victims = residents_.PickVictims(

@@ -82,9 +82,6 @@ class TierResidency final {
   Reservation FindRoom(Tensor& tensor);
   // The same while a window waits for room too.
   Reservation TakeRoom(Tensor& tensor);
-  // What passed through that range of it on the way to a device becomes a
-  // resident, unless a window waits for room or a writer has the tensor.
-  void KeepPassed(Tensor& tensor, Reservation room);
   // What FindPlace found is not used.
   void GiveBack(const Tensor& tensor, Reservation room);
   // For as long as places are sought for the others of its group.

@@ -143,17 +143,6 @@ Reservation Tensor::FillFailed(TierId tier) {
   return room;
 }
 
-void Tensor::Keep(Reservation room) {
-  const Change change(*this);
-  TERRACE_CHECK(at(room.tier()) == nullptr && !write_pinned_);
-  TERRACE_CHECK(drain_ == Drain::kNone && Fetchable());
-  Copy copy;
-  copy.place = std::move(room);
-  copy.generation = generation_;
-  copy.state = CopyState::kWhole;
-  copies_.push_back(std::move(copy));
-}
-
 void Tensor::BeginRead(TierId tier) {
   Copy& copy = get(tier);
   TERRACE_CHECK(copy.generation == generation_ && !write_pinned_);

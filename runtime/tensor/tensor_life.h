@@ -11,8 +11,6 @@
 //   Filled, Checked  kFilling; kChecking            kChecking; kWhole
 //   BeginFill again  kChecking                      kFilling, in the same room
 //   FillFailed       kFilling or kChecking          no copy there
-//   Keep             no copy there, no writer       a copy there, kWhole: the
-//                                                   newest passed through it
 //   BeginRead        whole and newest, no writer    it stays while the transfer
 //   EndRead          being read                     to another tier reads it
 //   BeginOverwrite   no copy there                  a copy there, kUndefined
@@ -99,7 +97,6 @@ class Tensor : public Copies {
   void Checked(TierId tier);
   // The room that the copy had: a late device may still write there.
   Reservation FillFailed(TierId tier);
-  void Keep(Reservation room);
   void BeginRead(TierId tier);
   void EndRead(TierId tier);
   void BeginOverwrite(Reservation room);

@@ -1,4 +1,4 @@
-#include "runtime/mover/passage/memory_passage.h"
+#include "runtime/residency/passage/memory_passage.h"
 
 #include <algorithm>
 #include <utility>
@@ -15,15 +15,15 @@ int64_t BytesOf(absl::Span<Tensor* const> tensors) {
   }
   return bytes;
 }
-std::vector<Tensor*> MemoryPassage::Passing(const Group& group,
+std::vector<Tensor*> MemoryPassage::Passing(absl::Span<const Want> wants,
                                             absl::Span<Tensor* const> tensors,
-                                            TierId to) const {
+                                            TierId to) {
   std::vector<Tensor*> passing;
   if (!IsDevice(to)) return passing;
   for (size_t i = 0; i < tensors.size(); ++i) {
     Tensor& tensor = *tensors[i];
     if (tensor.at(to) != nullptr) continue;
-    if (group.wants[i].access == Access::kOverwrite) continue;
+    if (wants[i].access == Access::kOverwrite) continue;
     const Copy* const source = tensor.SourceFor(to);
     if (source == nullptr || IsMemory(source->place.tier())) continue;
     passing.push_back(&tensor);
@@ -68,18 +68,6 @@ ByteRoom::Rooms MemoryPassage::InOrder(absl::Span<Tensor* const> tensors,
   return all;
 }
 
-absl::Status MemoryPassage::FindBeyond(absl::Span<Tensor* const> passing,
-                                       ByteRoom::Rooms* rooms) const {
-  rooms->clear();
-  for (const Tensor* const each : passing) {
-    absl::StatusOr<Reservation> range =
-        parts_.spill->Allocate(ResidentBytes(each->spec.size_bytes));
-    if (!range.ok()) return range.status();
-    rooms->push_back(*std::move(range));
-  }
-  return absl::OkStatus();
-}
-
 Tensor* MemoryPassage::LowerAll(ByteRoom& room, uint64_t before,
                                 std::vector<QueueError>* errors) const {
   std::vector<Lowering>& lowering = parts_.write_back->lowering();
@@ -87,7 +75,7 @@ Tensor* MemoryPassage::LowerAll(ByteRoom& room, uint64_t before,
   for (size_t i = 0; i < lowering.size();) {
     Lowering& each = lowering[i];
     if (each.seeker.number == 0) {
-      each.seeker.number = parts_.customers->NextNumber();
+      each.seeker.number = parts_.next_number();
     }
     if (each.is_served || each.seeker.number >= before) {
       ++i;
@@ -125,19 +113,6 @@ bool MemoryPassage::Lower(Lowering& lowering, ByteRoom& room,
   }
   parts_.write_back->ComeDownInto(tensor, std::move(rooms.front()));
   return true;
-}
-
-void MemoryPassage::LowerBeyond(Tensor& tensor,
-                                std::vector<QueueError>* errors) const {
-  std::vector<Lowering>& lowering = parts_.write_back->lowering();
-  std::erase_if(lowering, [&tensor](const Lowering& each) {
-    return each.tensor == &tensor;
-  });
-  absl::StatusOr<Reservation> range =
-      parts_.spill->Allocate(ResidentBytes(tensor.spec.size_bytes));
-  const bool passes = range.ok() && parts_.write_back->PassDown(
-                                        tensor, *std::move(range), errors);
-  if (!passes) parts_.working->Stay(tensor);
 }
 
 bool MemoryPassage::AnyComesDown() const {

@@ -4,34 +4,34 @@
 // while it waits for the other's, so that no two groups wait for each other.
 // What came up that way stays in memory as a resident which may leave at any
 // time. What leaves a device seeks room in memory as a group does, among the
-// groups and by its age; where none will come it passes on to a resting tier,
-// through staging, or beside the budget. Mover only.
+// groups and by its age; where none is, it passes
+// on to a resting tier if a queue with slots has staging. Nothing passes beside
+// the budget: a device copies from and to memory that is registered with it, as
+// any other copy would hold up the mover's thread. Mover only.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "runtime/motion/staging_room.h"
-#include "runtime/mover/customers.h"
 #include "runtime/residency/byte_room.h"
 #include "runtime/residency/queue_error.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
 #include "runtime/tensor/tensor_life.h"
-#include "tiers/memory/spill/spill_room.h"
 
 namespace terrace {
 
 // All outlive the passage.
 struct MemoryPassageParts {
-  Customers* customers = nullptr;  // number those that seek
+  std::function<uint64_t()> next_number;  // as groups have one, by age
   const WorkingTiers* working = nullptr;
   WriteBack* write_back = nullptr;
   StagingRoom* staging = nullptr;
-  SpillRoom* spill = nullptr;
 };
 
 // What all of them take on a working tier.
@@ -41,11 +41,11 @@ class MemoryPassage {
  public:
   explicit MemoryPassage(const MemoryPassageParts& parts) : parts_(parts) {}
 
-  // Of a group at that tier, whose tensors are in its wants' order: those that
+  // Of what is wanted at that tier, and its tensors in that order: those that
   // must pass through memory. None, where it is a memory.
-  std::vector<Tensor*> Passing(const Group& group,
-                               absl::Span<Tensor* const> tensors,
-                               TierId to) const;
+  static std::vector<Tensor*> Passing(absl::Span<const Want> wants,
+                                      absl::Span<Tensor* const> tensors,
+                                      TierId to);
   // ResourceExhausted, with the limit: whatever leaves, the group finds no room
   // on its device, or its passing tensors find none in memory.
   absl::Status Check(absl::Span<Tensor* const> tensors,
@@ -55,16 +55,10 @@ class MemoryPassage {
   static ByteRoom::Rooms InOrder(absl::Span<Tensor* const> tensors,
                                  absl::Span<Tensor* const> passing,
                                  ByteRoom::Rooms rooms);
-  // A range beside the budget for each, or for none.
-  absl::Status FindBeyond(absl::Span<Tensor* const> passing,
-                          ByteRoom::Rooms* rooms) const;
-
   // Those that leave devices and are older than number `before` come down as
   // far as there is room. Null: all of these do; else the first that waits.
   Tensor* LowerAll(ByteRoom& room, uint64_t before,
                    std::vector<QueueError>* errors) const;
-  // No room will come for that one: it passes beside the budget, or stays.
-  void LowerBeyond(Tensor& tensor, std::vector<QueueError>* errors) const;
   // Whether something is leaving a device, and does not wait for memory.
   bool AnyComesDown() const;
 

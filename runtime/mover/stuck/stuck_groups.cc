@@ -24,8 +24,8 @@ bool ByteAdmission::IsStuck(const Round& round,
     const bool counts = each->bytes.has_value() || each->tier == residency.id();
     if (counts && each->admitted > 0) return false;
   }
-  const bool passes =
-      residency.id() == kDramTier && parts_.transfers->passing_bytes() > 0;
+  const bool passes = residency.id() == kDramTier &&
+                      parts_.transfers->second_bytes(kDramTier) > 0;
   return !residency.RangeMayCome(BytesOf(tensors), RoomAwaits::kNoPins,
                                  /*late_fetches=*/passes);
 }
@@ -36,13 +36,6 @@ bool ByteAdmission::ServeStuck(Round& round, absl::Time now,
   const Lacking& chosen = round.oldest_with_pins.customer != nullptr
                               ? round.oldest_with_pins
                               : round.oldest;
-  if (round.lowering != nullptr) {
-    Tensor* const one[] = {round.lowering};
-    if (IsStuck(round, one)) {
-      parts_.passage->LowerBeyond(*round.lowering, errors);
-      return true;
-    }
-  }
   if (chosen.customer == nullptr) return false;
   Customer& customer = *chosen.customer;
   Group& group = customer.waiting.at(chosen.group);
@@ -60,9 +53,6 @@ bool ByteAdmission::ServeStuck(Round& round, absl::Time now,
     group.tried_writes = true;
     parts_.write_back->RetryFailed();
     return true;
-  }
-  if (customer.tier != round.room.residency().id()) {
-    return ServeStuckPassage(round, chosen, tensors, now);
   }
   ByteRoom::Rooms rooms;
   const absl::Status found =
@@ -87,30 +77,45 @@ bool ByteAdmission::ServeStuck(Round& round, absl::Time now,
   return true;
 }
 
-// Where its device lacks room as well, that is its device's to say.
-bool ByteAdmission::ServeStuckPassage(Round& memory, const Lacking& chosen,
-                                      absl::Span<Tensor* const> tensors,
-                                      absl::Time now) {
+bool ByteAdmission::ServeStuckDevice(
+    const Round& memory, absl::Span<const Round> rounds,
+    const std::function<std::string()>& holders) {
+  const TierResidency& residency = memory.room.residency();
+  const TierUsage usage = residency.tier().usage();
+  Lacking chosen = memory.passing;
+  std::vector<Tensor*> lacking;
+  if (chosen.customer != nullptr) {
+    for (const Want& want : chosen.customer->waiting.at(chosen.group).wants) {
+      lacking.push_back(parts_.table->Find(want.tensor));
+    }
+  } else if (memory.lowering != nullptr) {
+    lacking.push_back(memory.lowering);
+    const TierId device = parts_.working->OfDirty(*memory.lowering).id();
+    for (const Round& each : rounds) {
+      if (each.room.residency().id() == device) chosen = each.oldest;
+    }
+  }
+  if (chosen.customer == nullptr || usage.lent_bytes > 0) return false;
+  if (!memory.room.AllWaitBut(lacking) || !IsStuck(memory, lacking)) {
+    return false;
+  }
   Customer& customer = *chosen.customer;
   Group& group = customer.waiting.at(chosen.group);
-  TierResidency& device = parts_.working->at(customer.tier);
-  const std::vector<Tensor*> passing =
-      parts_.passage->Passing(group, tensors, device.id());
-  ByteRoom::Rooms ranges;
-  ByteRoom::Rooms rooms;
-  const ByteRoom room(device, *parts_.pins);
-  if (memory.room.residency().tier().usage().lent_bytes > 0) return false;
-  if (!room.FindFree(tensors, &rooms)) return false;
-  const absl::Status beyond = parts_.passage->FindBeyond(passing, &ranges);
-  if (beyond.ok()) {
-    ++groups_beyond_;
-    parts_.admission->Begin(
-        customer, group, tensors, &rooms, now,
-        MemoryPassage::InOrder(tensors, passing, std::move(ranges)));
-  } else {
-    room.GiveBack(tensors, &rooms);
-    parts_.customers->Fail(customer, group, beyond);
+  if (!group.tried_writes && parts_.write_back->failed() > 0) {
+    group.tried_writes = true;
+    parts_.write_back->RetryFailed();
+    return true;
   }
+  const absl::Status unwritten = parts_.write_back->Unwritten();
+  parts_.customers->Fail(
+      customer, group,
+      absl::ResourceExhaustedError(absl::StrCat(
+          "tensor '", lacking.front()->spec.name, "' of ",
+          lacking.front()->spec.size_bytes,
+          " bytes finds no room in memory on its way to or from a device: the "
+          "budget of ",
+          usage.capacity_bytes, " is full",
+          absl::string_view(unwritten.message()), "; held: ", holders())));
   parts_.customers->EraseWaiting(customer, chosen.group);
   return true;
 }
