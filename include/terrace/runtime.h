@@ -121,15 +121,19 @@ class Runtime {
   virtual absl::StatusOr<std::unique_ptr<RequestQueue>> OpenQueue(
       int64_t slot_bytes, int slots, Time deadline, absl::string_view tier);
 
-  // A queue of bytes (terrace/byte_queue.h) at a memory of that name, as
-  // OpenQueue has it. It takes no memory by itself: it is promised
+  // A queue of bytes (terrace/byte_queue.h) at a memory or a device of that
+  // name, as OpenQueue has it. It takes no memory by itself: it is promised
   // `window_bytes` of the budget. ResourceExhausted: with all other windows
-  // that is more than the budget. From the first such queue on the groups of
-  // queues with slots come into their own windows, so that their pins are not
-  // in the way of tensors of other sizes. What comes ahead for these, in the
-  // order of all customers, comes outside too, where there is much room; they
-  // pin no more than they have slots. InvalidArgument: no bytes, or no such
-  // tier; Unimplemented: a device, or a runtime of another kind.
+  // that is more than the budget; Unavailable: a device that is lost. On a
+  // device a pin has an address and no data, and nothing is beyond the budget:
+  // a group for which no room will come there, or in the first memory, which
+  // what rests below passes through, ends with ResourceExhausted, at once where
+  // its tensors are larger than either can have. From the first such queue on
+  // the groups of queues with slots come into their own windows, so that their
+  // pins are not in the way of tensors of other sizes. What comes ahead for
+  // these, in the order of all customers, comes outside too, where there is
+  // much room; they pin no more than they have slots. InvalidArgument: no
+  // bytes, or no such tier; Unimplemented: a runtime of another kind.
   virtual absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(
       int64_t window_bytes, absl::string_view tier);
   absl::StatusOr<std::unique_ptr<ByteQueue>> OpenBytes(int64_t window_bytes) {

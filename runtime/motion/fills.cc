@@ -37,7 +37,8 @@ absl::Status WhatIsGone(const TransferParts& parts, const Tensor& tensor,
 
 }  // namespace
 
-void Transfers::StartFill(Tensor& tensor, Reservation room, IoClass io_class) {
+void Transfers::StartFill(Tensor& tensor, Reservation room, IoClass io_class,
+                          Reservation passing) {
   const TierId to = room.tier();
   const Copy* const source = tensor.SourceFor(to);
   TERRACE_CHECK(source != nullptr);
@@ -54,7 +55,9 @@ void Transfers::StartFill(Tensor& tensor, Reservation room, IoClass io_class) {
     transfer.below = source->place.extent();
   }
   tensor.BeginFill(to, std::move(room), tag);
-  if (transfer.has_two_legs()) {
+  transfer.passes = !passing.empty();
+  transfer.staging = std::move(passing);
+  if (transfer.has_two_legs() && !transfer.passes) {
     waiting_.push_back(tag);
   } else {
     Move(*added);
@@ -139,12 +142,15 @@ void Transfers::GoOn(Map::iterator transfer, std::vector<Arrival>* arrivals) {
 
 void Transfers::EndFill(Map::iterator transfer,
                         std::vector<Arrival>* arrivals) {
-  const TensorTransfer& fill = transfer->second;
+  TensorTransfer& fill = transfer->second;
   Tensor& tensor = *fill.tensor;
   if (fill.has_two_legs()) tensor.Filled(fill.edge.to);
   tensor.Checked(fill.edge.to);
   if (IsWorkingTier(fill.edge.from)) tensor.EndRead(fill.edge.from);
   arrivals->push_back({.tensor = &tensor, .edge = fill.edge});
+  if (fill.passes && IsRestingTier(fill.edge.from)) {
+    arrivals->back().passed = std::move(fill.staging);
+  }
   transfers_.erase(transfer);
 }
 

@@ -31,6 +31,7 @@ struct TensorTransfer {
   Extent below;         // on the resting tier
   Reservation room;     // a write-back's second place, or a late fetch's room
   Reservation staging;  // of two legs; a fetch waits for it
+  bool passes = false;  // by room of memory that it was begun with
 
   bool fills() const { return IsWorkingTier(edge.to); }
   bool has_two_legs() const {

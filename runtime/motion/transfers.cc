@@ -259,7 +259,12 @@ absl::Status Transfers::LateFetch(const Reservation& room) const {
 int64_t Transfers::second_bytes(TierId tier) const {
   int64_t bytes = 0;
   for (const auto& [tag, transfer] : transfers_) {
-    if (transfer.room.tier() == tier) bytes += transfer.below.size_bytes;
+    if (tier == kDramTier) {
+      if (transfer.staging.from() != &parts_.tiers->at(tier)) continue;
+      bytes += transfer.staging.extent().size_bytes;
+    } else if (transfer.room.tier() == tier) {
+      bytes += transfer.below.size_bytes;
+    }
   }
   return bytes;
 }

@@ -54,6 +54,9 @@ struct Arrival {
   // Of a late fetch: what the device may still write to.
   const Reservation* late_room = nullptr;
   bool moved = false;  // written to another tier's place than before
+  // What came from a resting tier to a device through room of memory is whole
+  // there too.
+  Reservation passed;
 };
 
 // What a move tells of its edge, whatever becomes of the tensor.
@@ -83,8 +86,10 @@ class Transfers {
  public:
   explicit Transfers(TransferParts parts) : parts_(std::move(parts)) {}
 
-  // Fetches the fastest newest copy that lies elsewhere into `room`.
-  void StartFill(Tensor& tensor, Reservation room, IoClass io_class);
+  // Fetches the fastest newest copy that lies elsewhere into `room`. What has
+  // two legs passes through `passing`, or else waits for a staging slot.
+  void StartFill(Tensor& tensor, Reservation room, IoClass io_class,
+                 Reservation passing = {});
   // Seals the copy that keeps the newest contents for tier `to`, if it asks for
   // that; an empty `second`: in its place. A device's comes down through
   // `slot`.
@@ -129,7 +134,8 @@ class Transfers {
     return found == late_bytes_.end() ? 0 : found->second;
   }
   int tasks() const { return tasks_; }  // of the executor
-  // Second places of write-backs, by tier, for the books.
+  // Second places of write-backs, by tier; in the first memory the room that
+  // fetches were begun with to pass through. For the books.
   int64_t second_bytes(TierId tier) const;
 
  private:

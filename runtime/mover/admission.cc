@@ -120,7 +120,8 @@ bool Admission::TryAdmit(Customer& customer, Group& group, absl::Time now,
 
 void Admission::Begin(Customer& customer, Group& group,
                       absl::Span<Tensor* const> tensors,
-                      GroupPlaces::Rooms* rooms, absl::Time now) {
+                      GroupPlaces::Rooms* rooms, absl::Time now,
+                      GroupPlaces::Rooms passing) {
   group.admitted = now;
   group.held.assign(group.wants.size(), true);
   ++customer.admitted;
@@ -130,8 +131,10 @@ void Admission::Begin(Customer& customer, Group& group,
   queue = customer.id;
   kept = std::move(group);
   group.wants.clear();
+  passing.resize(kept.wants.size());
   for (size_t i = 0; i < kept.wants.size(); ++i) {
-    Hold(customer, kept.wants[i], *tensors[i], std::move((*rooms)[i]), kept);
+    Hold(customer, kept.wants[i], *tensors[i], std::move((*rooms)[i]),
+         std::move(passing[i]), kept);
   }
   if (kept.missing == 0) Finish(customer, kept, Edge());
 }
@@ -173,7 +176,7 @@ void Admission::CountHit(const Tensor& tensor, Group& group) {
 
 // Takes the want's hold; starts the fetch when there is nothing to pin yet.
 void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
-                     Reservation room, Group& group) {
+                     Reservation room, Reservation passing, Group& group) {
   const TierId tier = customer.tier;
   TierResidency& residency = parts_.working->at(tier);
   const bool absent = tensor.at(tier) == nullptr;
@@ -194,7 +197,8 @@ void Admission::Hold(Customer& customer, const Want& want, Tensor& tensor,
       return;
     }
     ++counts_.demand_reads;
-    parts_.transfers->StartFill(tensor, std::move(room), group.io_class);
+    parts_.transfers->StartFill(tensor, std::move(room), group.io_class,
+                                std::move(passing));
     tensor.Hold(tier, want.access);
   } else {
     tensor.Hold(tier, want.access);

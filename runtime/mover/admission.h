@@ -65,10 +65,11 @@ class Admission {
   enum class Turn : uint8_t { kNow, kLater, kFailed };
   Turn Look(Customer& customer, Group& group, Tensors* tensors,
             std::vector<QueueError>* errors);
-  // `rooms`: of each tensor that has no copy on the queue's tier.
+  // `rooms`: of each tensor that has no copy on the queue's tier. `passing`:
+  // for each, or none at all, what it passes through on its way to a device.
   void Begin(Customer& customer, Group& group,
              absl::Span<Tensor* const> tensors, GroupPlaces::Rooms* rooms,
-             absl::Time now);
+             absl::Time now, GroupPlaces::Rooms passing = {});
   // Ends the waiting groups that were not admitted by their deadlines, wherever
   // they stand: ResourceExhausted, which names the `holders`. What stood behind
   // one may have its turn then.
@@ -131,7 +132,7 @@ class Admission {
   Grant MakeGrant(Customer& customer, const Want& want,
                   int64_t* beyond_bytes) const;
   void Hold(Customer& customer, const Want& want, Tensor& tensor,
-            Reservation room, Group& group);
+            Reservation room, Reservation passing, Group& group);
   // `last`: the edge of the arrival that it waited for, if it did.
   void Finish(Customer& customer, Group& group, Edge last);
   void CountBlocked(const Customer& customer, const Group& group,

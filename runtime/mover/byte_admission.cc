@@ -8,20 +8,13 @@
 #include "terrace/runtime.h"
 
 namespace terrace {
-namespace {
-
-int64_t BytesOf(absl::Span<Tensor* const> tensors) {
-  int64_t bytes = 0;
-  for (const Tensor* const tensor : tensors) {
-    bytes += ResidentBytes(tensor->spec.size_bytes);
-  }
-  return bytes;
-}
-
-}  // namespace
-
 absl::Status ByteAdmission::CheckOpen(const OpenBytesRequest& request,
                                       const TierResidency& residency) const {
+  const absl::Status health = residency.tier().Health();
+  if (!health.ok()) {
+    return Reworded(health, absl::StrCat("a queue at ", request.tier, ": ",
+                                         absl::string_view(health.message())));
+  }
   const int64_t others = residency.windows().open_bytes();
   const TierUsage usage = residency.tier().usage();
   const int64_t budget = usage.capacity_bytes;
@@ -53,8 +46,11 @@ Customer& ByteAdmission::Begin(TierResidency& residency, int64_t window_bytes,
                                ClientId client) {
   parts_.planner->Merge();
   residency.residents().Rank(*parts_.planner);
-  // A device's tensors come and go through memory.
-  parts_.working->at(kDramTier).residents().Rank(*parts_.planner);
+  // What goes to a device passes through the first memory, and what leaves one
+  // comes there.
+  if (IsDevice(residency.id())) {
+    parts_.working->at(kDramTier).residents().Rank(*parts_.planner);
+  }
   residency.windows().Promise(window_bytes);
   Customer& customer =
       parts_.customers->OpenBytes(window_bytes, residency.id(), client);
@@ -145,18 +141,31 @@ void ByteAdmission::Admit(absl::Time now,
   while (again) {
     lacking_.clear();
     const Waiting waiting = AllWaiting();
-    if (waiting.empty()) return;
+    if (waiting.empty() && parts_.write_back->lowering().empty()) return;
     std::vector<Round> rounds;
+    rounds.reserve(parts_.working->all().size());
+    const auto admit = [&](absl::Span<TierResidency* const> tiers) {
+      const size_t first = rounds.size();
+      for (TierResidency* const each : tiers) {
+        rounds.push_back(MakeRound(*each, waiting));
+      }
+      AdmitAt(absl::MakeSpan(rounds).subspan(first), waiting, now, errors);
+    };
+    std::vector<TierResidency*> joined = {parts_.working->memories().front()};
+    for (TierResidency* const each : parts_.working->devices()) {
+      joined.push_back(each);
+    }
+    admit(joined);
+    for (size_t i = 1; i < parts_.working->memories().size(); ++i) {
+      admit(parts_.working->memories().subspan(i, 1));
+    }
     bool answered = false;
     bool lacks = false;
-    for (TierResidency* const each : parts_.working->all()) {
-      const Round& round =
-          rounds.emplace_back(AdmitAt(*each, waiting, now, errors));
+    for (const Round& round : rounds) {
       answered |= round.answered;
-      const bool lacks_here = round.oldest.customer != nullptr;
-      lacks |= lacks_here;
-      if (lacks_here || round.room.kept_bytes() > 0) {
-        lacking_.insert(each->id());
+      lacks |= round.lacks();
+      if (round.lacks() || round.room.kept_bytes() > 0) {
+        lacking_.insert(round.room.residency().id());
       }
     }
     // Who was answered does not wait any more and may have pins that can be
@@ -164,7 +173,8 @@ void ByteAdmission::Admit(absl::Time now,
     // room are looked at again in this turn.
     again = answered && lacks;
     for (size_t i = 0; i < rounds.size() && !answered && !again; ++i) {
-      again = ServeStuck(rounds[i], now, holders, errors);
+      again = ServeStuck(rounds[i], now, holders, errors) ||
+              ServeStuckDevice(rounds[i], rounds, holders);
     }
   }
 }
@@ -178,15 +188,20 @@ ByteAdmission::Waiting ByteAdmission::AllWaiting() const {
   return waiting;
 }
 
-ByteAdmission::Round ByteAdmission::AdmitAt(TierResidency& residency,
-                                            const Waiting& waiting,
-                                            absl::Time now,
-                                            std::vector<QueueError>* errors) {
+void ByteAdmission::Round::Lack(const Lacking& group, bool uses_pins) {
+  if (oldest.customer == nullptr) oldest = group;
+  if (uses_pins && oldest_with_pins.customer == nullptr) {
+    oldest_with_pins = group;
+  }
+}
+
+ByteAdmission::Round ByteAdmission::MakeRound(TierResidency& residency,
+                                              const Waiting& waiting) const {
   Round round{.room = ByteRoom(residency, *parts_.pins)};
   for (const auto& [token, users] : parts_.pins->waiting()) {
     round.room.AddWaiting(token);
   }
-  // Who waits for another memory's room gives nothing back here either.
+  // Who waits for another tier's room gives nothing back here either.
   for (const auto& [id, customer] : waiting) {
     const auto found = customer->waiting.find(id);
     if (found == customer->waiting.end()) continue;  // answered at another
@@ -194,22 +209,43 @@ ByteAdmission::Round ByteAdmission::AdmitAt(TierResidency& residency,
       round.room.AddWaiting(token);
     }
   }
+  return round;
+}
+
+void ByteAdmission::AdmitAt(absl::Span<Round> rounds, const Waiting& waiting,
+                            absl::Time now, std::vector<QueueError>* errors) {
+  Round& memory = rounds.front();
+  const bool is_first = memory.room.residency().id() == kDramTier;
+  for (Lowering& each : parts_.write_back->lowering()) each.is_served = false;
+  const auto lower = [&](uint64_t before) {
+    if (!is_first) return;
+    Tensor* const waits = parts_.passage->LowerAll(memory.room, before, errors);
+    if (memory.lowering == nullptr) memory.lowering = waits;
+  };
+  Claimed claimed;
   for (const auto& [id, customer] : waiting) {
-    if (customer->tier != residency.id()) continue;
+    const TierId tier = customer->tier;
+    const auto round =
+        std::find_if(rounds.begin(), rounds.end(), [tier](const Round& each) {
+          return each.room.residency().id() == tier;
+        });
+    if (round == rounds.end()) continue;
+    lower(id);
     Group& group = customer->waiting.at(id);
     if (!group.headed) {
       group.headed = true;
       group.at_head = now;
       NoteUses(*customer, group);
     }
-    if (TryAdmit(*customer, group, round, now, errors)) {
-      round.answered = true;
+    if (TryAdmit(*customer, group, *round, memory, &claimed, now, errors)) {
+      round->answered = true;
       parts_.customers->EraseWaiting(*customer, id);
     } else {
-      round.room.KeepFor(group.room);
+      round->room.KeepFor(group.room);
+      if (round != rounds.begin()) memory.room.KeepFor(group.passage);
     }
   }
-  return round;
+  lower(UINT64_MAX);
 }
 
 void ByteAdmission::NoteUses(const Customer& customer, Group& group) {
@@ -223,12 +259,13 @@ void ByteAdmission::NoteUses(const Customer& customer, Group& group) {
 }
 
 bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
-                             absl::Time now, std::vector<QueueError>* errors) {
+                             Round& memory, Claimed* claimed, absl::Time now,
+                             std::vector<QueueError>* errors) {
   const bool uses_pins = !group.in_use.empty();
-  group.room.uses_pins = uses_pins;
-  const auto is_claimed = [&round](const Want& want) {
-    const auto found = round.claimed.find(want.tensor.value);
-    if (found == round.claimed.end()) return false;
+  group.room.uses_pins = group.passage.uses_pins = uses_pins;
+  const auto is_claimed = [claimed](const Want& want) {
+    const auto found = claimed->find(want.tensor.value);
+    if (found == claimed->end()) return false;
     return found->second || want.access != Access::kRead;
   };
   if (!uses_pins &&
@@ -241,189 +278,68 @@ bool ByteAdmission::TryAdmit(Customer& customer, Group& group, Round& round,
   if (turn == Admission::Turn::kFailed) return true;
   if (turn == Admission::Turn::kLater) {
     for (const Want& want : group.wants) {
-      round.claimed[want.tensor.value] |= want.access != Access::kRead;
+      (*claimed)[want.tensor.value] |= want.access != Access::kRead;
     }
     return false;
   }
+  const TierId tier = round.room.residency().id();
+  const std::vector<Tensor*> passing =
+      MemoryPassage::Passing(group.wants, tensors, tier);
+  if (IsDevice(tier)) {
+    absl::Status never =
+        parts_.passage->Check(tensors, passing, round.room.residency());
+    if (!never.ok()) {
+      parts_.customers->Fail(customer, group, std::move(never));
+      return true;
+    }
+  }
+  Places places;
+  if (!FindPlaces(group, tensors, passing, round, memory, {&customer, group.id},
+                  &places, errors)) {
+    return false;
+  }
+  parts_.admission->Begin(customer, group, tensors, &places.rooms, now,
+                          std::move(places.passing));
+  return true;
+}
+
+// Of both tiers in one turn, or of none: what is found at the device is given
+// back where memory lacks room, so that whoever needs the device alone has it
+// meanwhile. What others left to the group is kept for it on both.
+bool ByteAdmission::FindPlaces(Group& group, absl::Span<Tensor* const> tensors,
+                               absl::Span<Tensor* const> passing, Round& round,
+                               Round& memory, const Lacking& as, Places* places,
+                               std::vector<QueueError>* errors) {
+  const bool uses_pins = group.room.uses_pins;
   TierResidency& residency = round.room.residency();
   const bool is_here = std::all_of(
       tensors.begin(), tensors.end(),
       [&](const Tensor* each) { return each->at(residency.id()) != nullptr; });
   // A window that opens is waited for, but not with pins in use.
-  if (!is_here && residency.windows().holds_room() && !uses_pins) return false;
-  if (IsDevice(residency.id()) &&
-      !AreInMemory(group, tensors, residency.id(), errors)) {
-    return false;
-  }
-  ByteRoom::Rooms rooms;
+  const bool is_held =
+      (!is_here && residency.windows().holds_room()) ||
+      (!passing.empty() && memory.room.residency().windows().holds_room());
+  if (is_held && !uses_pins) return false;
   std::vector<Tensor*> leaving;
   for (Tensor* const tensor : tensors) parts_.working->Keep(*tensor);
-  const bool found = round.room.Find(tensors, &group.room, &rooms, &leaving);
+  const bool found =
+      round.room.Find(tensors, &group.room, &places->rooms, &leaving);
+  ByteRoom::Rooms ranges;
+  const bool passes =
+      passing.empty() || memory.room.Find(passing, &group.passage, &ranges,
+                                          &leaving, /*passing=*/true);
   parts_.write_back->StartLeaving(&leaving, errors);
   parts_.working->EndKeep();
-  if (found) {
-    parts_.admission->Begin(customer, group, tensors, &rooms, now);
+  if (found && passes) {
+    places->passing =
+        MemoryPassage::InOrder(tensors, passing, std::move(ranges));
     return true;
   }
+  if (found) round.room.GiveBack(tensors, &places->rooms);
   group.waited_for_write |= residency.residents().leaving() > 0;
-  const Lacking lacking = {&customer, group.id};
-  if (round.oldest.customer == nullptr) round.oldest = lacking;
-  if (uses_pins && round.oldest_with_pins.customer == nullptr) {
-    round.oldest_with_pins = lacking;
-  }
+  if (!found) round.Lack(as, uses_pins);
+  if (!passes && memory.passing.customer == nullptr) memory.passing = as;
   return false;
-}
-
-// What is admitted will end, and so will what moves and what computes; also at
-// another memory, which who holds pins here may wait for.
-bool ByteAdmission::AreInMemory(Group& group, absl::Span<Tensor* const> tensors,
-                                TierId device,
-                                std::vector<QueueError>* errors) const {
-  TierResidency& memory = parts_.working->at(kDramTier);
-  bool are = true;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    Tensor& tensor = *tensors[i];
-    if (tensor.at(device) != nullptr) continue;
-    if (group.wants[i].access == Access::kOverwrite) continue;
-    const Copy* const source = tensor.SourceFor(device);
-    if (source == nullptr || IsWorkingTier(source->place.tier())) continue;
-    are = false;
-    if (tensor.ArrivingAt() != kNoTier) continue;
-    // Of a number that is no group's, as its room in memory is another one.
-    RoomSeeker seeker = {.number = ~group.room.number};
-    ByteRoom room(memory, *parts_.pins);
-    ByteRoom::Rooms rooms;
-    std::vector<Tensor*> leaving;
-    Tensor* const one = &tensor;
-    const bool found = room.Find({&one, 1}, &seeker, &rooms, &leaving);
-    parts_.write_back->StartLeaving(&leaving, errors);
-    if (!found) continue;
-    parts_.transfers->StartFill(tensor, std::move(rooms.front()),
-                                group.io_class);
-  }
-  return are;
-}
-
-void ByteAdmission::OnFetchFailed(const Tensor& tensor,
-                                  const absl::Status& why) {
-  for (Customer* const customer : parts_.customers->active()) {
-    if (!customer->bytes.has_value() || !IsDevice(customer->tier)) continue;
-    std::vector<uint64_t> failed;
-    for (const auto& [id, group] : customer->waiting) {
-      for (const Want& want : group.wants) {
-        if (want.tensor == tensor.id) failed.push_back(id);
-      }
-    }
-    for (const uint64_t id : failed) {
-      parts_.customers->Fail(*customer, customer->waiting.at(id), why);
-      parts_.customers->EraseWaiting(*customer, id);
-    }
-  }
-}
-
-bool ByteAdmission::IsStuck(const Round& round,
-                            absl::Span<Tensor* const> tensors) const {
-  if (!round.room.AllWaitBut(tensors) && !round.room.FitsNowhere(tensors)) {
-    return false;
-  }
-  for (const TierResidency* const each : parts_.working->memories()) {
-    if (each->residents().leaving() > 0) return false;
-    if (parts_.pins->coming_bytes(each->id()) > 0) return false;
-  }
-  const TierResidency& residency = round.room.residency();
-  for (const Customer* const each : parts_.customers->active()) {
-    const bool counts = each->bytes.has_value() || each->tier == residency.id();
-    if (counts && each->admitted > 0) return false;
-  }
-  return !residency.RangeMayCome(BytesOf(tensors), RoomAwaits::kNoPins,
-                                 /*late_fetches=*/false);
-}
-
-bool ByteAdmission::ServeStuck(Round& round, absl::Time now,
-                               const std::function<std::string()>& holders,
-                               std::vector<QueueError>* errors) {
-  const Lacking& chosen = round.oldest_with_pins.customer != nullptr
-                              ? round.oldest_with_pins
-                              : round.oldest;
-  if (chosen.customer == nullptr) return false;
-  Customer& customer = *chosen.customer;
-  Group& group = customer.waiting.at(chosen.group);
-  Admission::Tensors tensors;
-  // What it wants may have begun to leave for a later group.
-  const Admission::Turn turn =
-      parts_.admission->Look(customer, group, &tensors, errors);
-  if (turn == Admission::Turn::kFailed) {
-    parts_.customers->EraseWaiting(customer, chosen.group);
-  }
-  if (turn != Admission::Turn::kNow) return turn == Admission::Turn::kFailed;
-  if (!IsStuck(round, tensors)) return false;
-  // What could not be written back is tried once more for it.
-  if (!group.tried_writes && parts_.write_back->failed() > 0) {
-    group.tried_writes = true;
-    parts_.write_back->RetryFailed();
-    return true;
-  }
-  ByteRoom::Rooms rooms;
-  const absl::Status found =
-      FindBeyond(round.room.residency(), tensors, &rooms);
-  if (found.ok()) {
-    ++groups_beyond_;
-    parts_.admission->Begin(customer, group, tensors, &rooms, now);
-  } else if (round.room.residency().tier().usage().lent_bytes > 0) {
-    return false;  // it has room once that comes back
-  } else if (!round.room.AllWaitBut(tensors)) {
-    // What computes may end, and then what waits for it. A pin that is idle
-    // ends when it is asked for.
-    round.room.AskFor(BytesOf(tensors), group.room.number);
-    return false;
-  } else {
-    parts_.customers->Fail(
-        customer, group,
-        Reworded(found, absl::StrCat(absl::string_view(found.message()),
-                                     "; held: ", holders())));
-  }
-  parts_.customers->EraseWaiting(customer, chosen.group);
-  return true;
-}
-
-absl::Status ByteAdmission::FindBeyond(TierResidency& residency,
-                                       absl::Span<Tensor* const> tensors,
-                                       ByteRoom::Rooms* rooms) const {
-  rooms->resize(tensors.size());
-  absl::Status refused = parts_.write_back->Unwritten();
-  if (!refused.ok()) {
-    refused = Reworded(refused, absl::StatusCode::kResourceExhausted,
-                       absl::StrCat("the budget is full",
-                                    absl::string_view(refused.message())));
-  }
-  for (size_t i = 0; i < tensors.size() && refused.ok(); ++i) {
-    Tensor& tensor = *tensors[i];
-    if (tensor.at(residency.id()) != nullptr) continue;
-    (*rooms)[i] = residency.TakeRoom(tensor);
-    if (!(*rooms)[i].empty()) continue;
-    const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
-    if (tensor.resting() == nullptr || residency.id() != kDramTier) {
-      refused = absl::ResourceExhaustedError(absl::StrCat(
-          "tensor '", tensor.spec.name, "' of ", tensor.spec.size_bytes,
-          " bytes: the budget of ", residency.tier().usage().capacity_bytes,
-          " is full, and what is beyond it ",
-          tensor.resting() == nullptr ? "has no path to write to"
-                                      : "is beside the first memory alone"));
-      break;
-    }
-    absl::StatusOr<Reservation> range = parts_.spill->Allocate(bytes);
-    if (!range.ok()) {
-      refused = range.status();
-      break;
-    }
-    (*rooms)[i] = residency.windows().OpenBeyond(*std::move(range), tensor);
-  }
-  if (refused.ok()) return refused;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    Reservation& room = (*rooms)[i];
-    if (!room.empty()) residency.GiveBack(*tensors[i], std::move(room));
-  }
-  return refused;
 }
 
 }  // namespace terrace

@@ -7,7 +7,14 @@
 //
 // Where nothing leaves and all pins belong to holders that wait, no room will
 // come: the oldest group whose asker uses pins is had beyond the budget, or the
-// oldest of all where none does. Mover only.
+// oldest of all where none does.
+//
+// Groups at devices are looked at with those of the first memory, all in the
+// order of their age, as they may need room there too; so is what leaves a
+// device. Both count among those that lack room of memory. Where none will come
+// there, groups of memory are had beyond the budget first; then a group of the
+// device ends with ResourceExhausted, as nothing of a device is beyond it.
+// Mover only.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +35,7 @@
 #include "runtime/mover/read_ahead.h"
 #include "runtime/residency/byte_pins.h"
 #include "runtime/residency/byte_room.h"
+#include "runtime/residency/passage/memory_passage.h"
 #include "runtime/residency/queue_error.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_back.h"
@@ -46,9 +54,10 @@ struct ByteAdmissionParts {
   WriteBack* write_back = nullptr;
   BytePins* pins = nullptr;
   SpillRoom* spill = nullptr;  // of the first memory
+  const Transfers* transfers = nullptr;
+  const MemoryPassage* passage = nullptr;  // of devices' groups
   Admission* admission = nullptr;
   ReadAhead* read_ahead = nullptr;
-  Transfers* transfers = nullptr;
 };
 
 class ByteAdmission {
@@ -69,12 +78,10 @@ class ByteAdmission {
   // the other groups whose deadline has: `holders` says who has what they lack.
   void Serve(absl::Time now, const std::function<std::string()>& holders,
              std::vector<QueueError>* errors);
-  // What was to come to memory, for groups at devices among others, did not.
-  void OnFetchFailed(const Tensor& tensor, const absl::Status& why);
   // Hands over which pins are asked for back.
   void PassRecalls();
 
-  // Memories where groups lack room, or wait for some that is kept for them.
+  // Tiers where groups lack room, or wait for some that is kept for them.
   const absl::flat_hash_set<TierId>& lacking() const { return lacking_; }
   int64_t groups_beyond() const { return groups_beyond_; }
 
@@ -85,14 +92,27 @@ class ByteAdmission {
     Customer* customer = nullptr;
     uint64_t group = 0;
   };
+  // Tensors of groups that wait for pins or transfers: to be written?
+  using Claimed = absl::flat_hash_map<int64_t, bool>;
   // One look at all groups of a tier.
   struct Round {
     ByteRoom room;
-    // Tensors of groups that wait for pins or transfers: to be written?
-    absl::flat_hash_map<int64_t, bool> claimed;
     Lacking oldest;  // of those that find no room
     Lacking oldest_with_pins;
-    bool answered = false;  // a group was admitted, or has failed
+    Lacking passing;  // the oldest that finds none on its way to a device
+    Tensor* lowering = nullptr;  // the first that finds none for coming down
+    bool answered = false;       // a group was admitted, or has failed
+
+    void Lack(const Lacking& group, bool uses_pins);
+    bool lacks() const {
+      return oldest.customer != nullptr || passing.customer != nullptr ||
+             lowering != nullptr;
+    }
+  };
+  // What a group's tensors have that have no copy at its tier.
+  struct Places {
+    ByteRoom::Rooms rooms;
+    ByteRoom::Rooms passing;
   };
 
   absl::Status CheckOpen(const OpenBytesRequest& request,
@@ -105,21 +125,29 @@ class ByteAdmission {
   bool ExpireAll(absl::Time now, const std::function<std::string()>& holders);
   void AskBeyond();
   Waiting AllWaiting() const;
-  Round AdmitAt(TierResidency& residency, const Waiting& waiting,
-                absl::Time now, std::vector<QueueError>* errors);
+  Round MakeRound(TierResidency& residency, const Waiting& waiting) const;
+  // The groups of these tiers; the first is a memory, and others are devices.
+  void AdmitAt(absl::Span<Round> rounds, const Waiting& waiting, absl::Time now,
+               std::vector<QueueError>* errors);
   // True: the group was admitted, or has failed.
-  bool TryAdmit(Customer& customer, Group& group, Round& round, absl::Time now,
+  bool TryAdmit(Customer& customer, Group& group, Round& round, Round& memory,
+                Claimed* claimed, absl::Time now,
                 std::vector<QueueError>* errors);
-  // Whether all of them can be copied from memory to a device. What rests below
-  // begins to come to memory, as a resident there.
-  bool AreInMemory(Group& group, absl::Span<Tensor* const> tensors,
-                   TierId device, std::vector<QueueError>* errors) const;
+  // False: it lacks room at its tier, or on the way there.
+  bool FindPlaces(Group& group, absl::Span<Tensor* const> tensors,
+                  absl::Span<Tensor* const> passing, Round& round,
+                  Round& memory, const Lacking& as, Places* places,
+                  std::vector<QueueError>* errors);
   bool IsStuck(const Round& round, absl::Span<Tensor* const> tensors) const;
   // After a round that answered nobody. True: what it was about has changed, so
   // that all are to be looked at again.
   bool ServeStuck(Round& round, absl::Time now,
                   const std::function<std::string()>& holders,
                   std::vector<QueueError>* errors);
+  // Likewise, of the oldest group of a device that waits for that memory, on
+  // its way there, or as others of its device have no room to leave for.
+  bool ServeStuckDevice(const Round& memory, absl::Span<const Round> rounds,
+                        const std::function<std::string()>& holders);
   // Room for a group's tensors, beside the budget where there is none in it.
   absl::Status FindBeyond(TierResidency& residency,
                           absl::Span<Tensor* const> tensors,

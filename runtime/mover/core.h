@@ -170,6 +170,7 @@ struct Core {
   Customers customers;
   Admission admission;
   ReadAhead read_ahead;
+  MemoryPassage passage;
   ByteAdmission byte_admission;
   Prefetcher prefetcher;
   WindowOpener opener;

@@ -105,6 +105,7 @@ void Customers::PushBytes(Customer& customer, PushBytesRequest request) {
 void Customers::Add(Customer& customer, Group group) {
   group.id = NextNumber();
   group.room.number = group.id;
+  group.passage.number = PassageNumber(group.id);
   KeepWants(group);
   customer.deadlines.emplace(group.deadline, group.id);
   customer.waiting.emplace(group.id, std::move(group));

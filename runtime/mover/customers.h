@@ -25,6 +25,12 @@
 
 namespace terrace {
 
+// By which a group asks for pins in memory on its way to a device: nobody
+// else's number.
+constexpr uint64_t PassageNumber(uint64_t group) {
+  return group | uint64_t{1} << 62;
+}
+
 // Tensors that are asked for together: all or none.
 struct Group {
   uint64_t id = 0;
@@ -33,6 +39,7 @@ struct Group {
   std::vector<uint64_t> in_use;  // at a queue of bytes: pins that wait with it
   int lane = 0;                  // likewise: of its uses
   RoomSeeker room;               // likewise
+  RoomSeeker passage;            // likewise: in memory, on the way to a device
   std::vector<bool> held;        // per want, once admitted
   absl::Time deadline;
   int missing = 0;     // copies that are not whole yet, once admitted

@@ -128,7 +128,7 @@ bool Mover::Serve(absl::Time now) {
     }
   }
   core_.prefetcher.Propose(core_.customers);
-  return gave_up || evicts;
+  return gave_up || evicts || core_.write_back.has_new_lowering();
 }
 
 void Mover::AdvanceClosing(absl::Time now) {
@@ -139,7 +139,13 @@ void Mover::AdvanceClosing(absl::Time now) {
 }
 
 void Mover::HearArrivals() {
-  for (const Arrival& arrival : turn_.arrivals) Hear(arrival);
+  for (Arrival& arrival : turn_.arrivals) {
+    // Before who waits for it has it.
+    if (!arrival.passed.empty()) {
+      core_.working.KeepPassed(*arrival.tensor, std::move(arrival.passed));
+    }
+    Hear(arrival);
+  }
   turn_.arrivals.clear();
 }
 
@@ -152,6 +158,7 @@ void Mover::Hear(const Arrival& arrival) {
   switch (arrival.kind) {
     case Arrival::Kind::kWhole:
       if (came_down) core_.write_back.OnCameDown(arrival);
+      if (IsMemory(arrival.edge.to)) core_.read_ahead.OnCame();
       return core_.admission.OnWhole(arrival);
     case Arrival::Kind::kWritten:
       return core_.write_back.OnWritten(arrival);
@@ -183,9 +190,6 @@ void Mover::Hear(const Arrival& arrival) {
     errors_.Tell();
   }
   core_.admission.OnFetchFailed(tensor, arrival.status);
-  if (IsMemory(arrival.edge.to)) {
-    core_.byte_admission.OnFetchFailed(tensor, arrival.status);
-  }
   // The copy that a writer on the other tier was fetching, whose hold has ended
   // with its fetch.
   if (core_.working.IsDirtyInWindow(tensor)) core_.write_back.OnDirty(tensor);

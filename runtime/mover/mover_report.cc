@@ -54,7 +54,7 @@ void Report::AddMemory(Stats* stats) const {
 
 void Report::AddBytes(Stats* stats) const {
   ByteQueueStats& bytes = stats->bytes;
-  for (const TierResidency* const each : parts_.working->memories()) {
+  for (const TierResidency* const each : parts_.working->all()) {
     bytes.promised_bytes += each->windows().promised_bytes();
   }
   bytes.recalls = parts_.byte_pins->counts().asked;
@@ -247,7 +247,8 @@ absl::Status Report::CheckWorking(const TierResidency& residency) const {
   int64_t sum = resident_bytes + parts_.transfers->late_bytes(tier) +
                 residency.windows().size_bytes();
   if (tier == kDramTier) {
-    sum += parts_.staging->size_bytes() + parts_.lent->reserved_bytes();
+    sum += parts_.staging->size_bytes() + parts_.lent->reserved_bytes() +
+           parts_.transfers->second_bytes(kDramTier);
   }
   const TierUsage used = residency.tier().usage();
   if (sum != used.used_bytes || used.used_bytes > used.capacity_bytes) {

@@ -28,7 +28,8 @@ constexpr int64_t kAheadParts = 2;
 
 // It asks for pins there by this number, which is no group's.
 uint64_t AskerAt(const TierResidency& residency) {
-  return UINT64_MAX - static_cast<uint64_t>(residency.id().number);
+  const uint64_t kind = IsDevice(residency.id()) ? uint64_t{1} << 16 : 0;
+  return UINT64_MAX - kind - static_cast<uint64_t>(residency.id().number);
 }
 
 int64_t OutsideWindows(const TierResidency& residency) {
@@ -40,7 +41,7 @@ int64_t OutsideWindows(const TierResidency& residency) {
 }  // namespace
 
 void ReadAhead::EndWaits() {
-  waits_ = false;
+  for (Level& each : levels_) each.waits = false;
   for (auto& [tier, ahead] : ahead_) {
     ahead.waits = false;
     ahead.gave_room = false;
@@ -62,23 +63,26 @@ void ReadAhead::OnUse(const Tensor& tensor) {
 void ReadAhead::FollowOrder(const MergedTrace& merged) {
   if (order_ != merged.order()) {
     order_ = merged.order();
-    looked_.clear();
+    for (Level& each : levels_) each.looked.clear();
     for (auto& [tier, ahead] : ahead_) ahead.planned.Clear();
     EndWaits();
   }
   for (const auto& [key, lane] : merged.lanes()) {
-    Looked& looked = looked_[key];
-    const int64_t passed =
-        lane.position() - std::exchange(looked.position, lane.position());
-    looked.uses = std::max(int64_t{0}, looked.uses - passed);
-    if (passed > 0) EndWaits();
+    for (Level& level : levels_) {
+      Looked& looked = level.looked[key];
+      const int64_t passed =
+          lane.position() - std::exchange(looked.position, lane.position());
+      looked.uses = std::max(int64_t{0}, looked.uses - passed);
+      if (passed > 0) EndWaits();
+    }
   }
 }
 
-std::optional<ReadAhead::Upcoming> ReadAhead::Next(const MergedTrace& merged) {
+std::optional<ReadAhead::Upcoming> ReadAhead::Next(const MergedTrace& merged,
+                                                   Level* level) {
   std::optional<Upcoming> first;
   for (const auto& [key, lane] : merged.lanes()) {
-    Looked& looked = looked_.at(key);
+    Looked& looked = level->looked.at(key);
     const auto use = merged.Expected(lane, looked.uses);
     if (!use.has_value()) continue;
     if (first.has_value() && first->use.bytes <= use->bytes) continue;
@@ -98,20 +102,29 @@ void ReadAhead::Propose(const absl::flat_hash_set<TierId>& lacking,
     BeginPlanned(&ahead->second, *memory);
     MakeRoomAgain(&ahead->second, *memory, errors);
   }
-  for (int i = 0; i < kMostUses && !waits_; ++i) {
-    const std::optional<Upcoming> next = Next(*merged);
+  const size_t levels = parts_.working->devices().empty() ? 1 : levels_.size();
+  for (size_t i = 0; i < levels; ++i) {
+    LookOn(*merged, &levels_[i], lacking, errors);
+  }
+}
+
+void ReadAhead::LookOn(const MergedTrace& merged, Level* level,
+                       const absl::flat_hash_set<TierId>& lacking,
+                       std::vector<QueueError>* errors) {
+  for (int i = 0; i < kMostUses && !level->waits; ++i) {
+    const std::optional<Upcoming> next = Next(merged, level);
     if (!next.has_value()) {
-      waits_ = true;
+      level->waits = true;
       return;
     }
     const LaneTrace::Expected& use = next->use;
     Tensor* const tensor = Find(use.tensor);
     TierResidency* const residency =
-        tensor == nullptr ? nullptr : ResidencyOf(*tensor);
+        tensor == nullptr ? nullptr : GoalOf(*tensor, *level);
     if (residency != nullptr && lacking.contains(residency->id())) return;
-    waits_ = IsFar(use.bytes, residency) ||
-             (residency != nullptr && !Plan(*tensor, *residency, errors));
-    if (!waits_) ++next->looked->uses;
+    level->waits = IsFar(use.bytes, residency) ||
+                   (residency != nullptr && !Plan(*tensor, *residency, errors));
+    if (!level->waits) ++next->looked->uses;
   }
 }
 
@@ -132,13 +145,29 @@ Tensor* ReadAhead::Find(TensorId key) const {
 TierResidency* ReadAhead::ResidencyOf(const Tensor& tensor) const {
   const Customer* const customer = parts_.customers->FindOpen(tensor.customer);
   if (customer == nullptr) return nullptr;
-  const bool is_on_device = IsDevice(customer->tier);
-  if (is_on_device && !customer->bytes.has_value()) return nullptr;
-  // What is used on a device comes to memory ahead.
-  TierResidency& residency =
-      parts_.working->at(is_on_device ? kDramTier : customer->tier);
+  const bool on_device = IsDevice(customer->tier);
+  if (on_device && !customer->bytes.has_value()) return nullptr;
+  TierResidency& residency = parts_.working->at(customer->tier);
   const bool may_come = customer->bytes.has_value() || TakesPins(residency);
   return may_come ? &residency : nullptr;
+}
+
+TierResidency* ReadAhead::GoalOf(const Tensor& tensor,
+                                 const Level& level) const {
+  TierResidency* const residency = ResidencyOf(tensor);
+  if (residency == nullptr) return nullptr;
+  if (!IsDevice(residency->id())) {
+    return level.to_devices ? nullptr : residency;
+  }
+  if (level.to_devices) return residency;
+  return IsBelow(tensor, *residency) ? &parts_.working->at(kDramTier) : nullptr;
+}
+
+bool ReadAhead::IsBelow(const Tensor& tensor,
+                        const TierResidency& residency) const {
+  const Copy* const source = tensor.SourceFor(residency.id());
+  return IsDevice(residency.id()) && tensor.at(residency.id()) == nullptr &&
+         source != nullptr && IsRestingTier(source->place.tier());
 }
 
 // As many pins as there are slots take no more than the windows have. They and
@@ -166,6 +195,18 @@ bool ReadAhead::Plan(Tensor& tensor, TierResidency& residency,
                      std::vector<QueueError>* errors) {
   const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
   const int64_t most = OutsideWindows(residency) / kAheadParts;
+  if (IsDevice(residency.id()) && bytes <= most) {
+    // It comes to memory first, or never before it is asked for.
+    const TierId arriving = tensor.ArrivingAt();
+    if (arriving != kNoTier && IsMemory(arriving)) return false;
+    if (IsBelow(tensor, residency)) {
+      const int64_t in_memory =
+          OutsideWindows(parts_.working->at(kDramTier)) / kAheadParts;
+      return bytes > in_memory || parts_.admission->HasFailedAhead(tensor);
+    }
+    const Copy* const source = tensor.SourceFor(residency.id());
+    if (source == nullptr || !IsMemory(source->place.tier())) return true;
+  }
   if (!MayBeRead(tensor, residency) || bytes > most) return true;
   Ahead& ahead = ahead_[residency.id()];
   TensorLine& planned = ahead.planned;
@@ -189,17 +230,19 @@ bool ReadAhead::Plan(Tensor& tensor, TierResidency& residency,
 
 bool ReadAhead::MayBeRead(const Tensor& tensor,
                           const TierResidency& residency) const {
-  for (const TierResidency* const device : parts_.working->devices()) {
-    if (tensor.at(device->id()) != nullptr) return false;
-  }
   return MayBeFetched(tensor, residency.id()) &&
          !parts_.admission->HasFailedAhead(tensor);
 }
 
 bool ReadAhead::MayCome(TensorId id, const TierResidency& residency) const {
   const Tensor* const tensor = parts_.table->Find(id);
-  return tensor != nullptr && ResidencyOf(*tensor) == &residency &&
-         MayBeRead(*tensor, residency) &&
+  if (tensor == nullptr) return false;
+  const TierResidency* const goal = ResidencyOf(*tensor);
+  if (goal == nullptr) return false;
+  const bool is_below = IsBelow(*tensor, *goal);
+  const bool comes =
+      goal == &residency ? !is_below : is_below && residency.id() == kDramTier;
+  return comes && MayBeRead(*tensor, residency) &&
          parts_.planner->NextUse(KeyOf(*tensor)) <= MotionBytes(residency);
 }
 

@@ -19,6 +19,11 @@
 // wherever they lie, leave room for the largest tensor that a queue of bytes
 // used. Elsewhere they come into their windows alone.
 //
+// What a queue of bytes at a device uses next comes in two levels, each with
+// the limits of its own tier: from below to the first memory, and from a memory
+// to the device. The second follows the first along the same order, and waits
+// for what is on its way there.
+//
 // It looks further with each use, and never twice at the same one, so that a
 // turn costs no more with many tensors than with few. Mover only.
 #pragma once
@@ -63,12 +68,14 @@ class ReadAhead {
   // A pin outside the windows has ended: there may be room that was not there
   // before.
   void OnPinEnded() { EndWaits(); }
-  // Begins what can be begun now, but not at memories where groups lack room.
+  // A copy is whole in a memory: it may go on to a device.
+  void OnCame() { levels_.back().waits = false; }
+  // Begins what can be begun now, but not at tiers where groups lack room.
   void Propose(const absl::flat_hash_set<TierId>& lacking,
                std::vector<QueueError>* errors);
 
  private:
-  // What is to come to one memory. Until the next use, or end of a pin, no more
+  // What is to come to one tier. Until the next use, or end of a pin, no more
   // room is made where it waits, and none for free room in parts where it gave.
   struct Ahead {
     TensorLine planned;  // waits for room that is being made
@@ -88,6 +95,13 @@ class ReadAhead {
     Looked* looked = nullptr;
   };
 
+  // To memories, and from there to devices.
+  struct Level {
+    bool to_devices = false;
+    absl::flat_hash_map<int64_t, Looked> looked;  // by lane
+    bool waits = false;  // for a use, the end of a pin, or an arrival
+  };
+
   // What is missing until that use.
   struct Lack {
     int64_t bytes = 0;
@@ -97,7 +111,10 @@ class ReadAhead {
 
   void EndWaits();
   void FollowOrder(const MergedTrace& merged);
-  std::optional<Upcoming> Next(const MergedTrace& merged);
+  static std::optional<Upcoming> Next(const MergedTrace& merged, Level* level);
+  void LookOn(const MergedTrace& merged, Level* level,
+              const absl::flat_hash_set<TierId>& lacking,
+              std::vector<QueueError>* errors);
   // The tensor that stands for that key now; null: there is none.
   Tensor* Find(TensorId key) const;
   // Of what is used so many bytes from now. `residency`: where it is to come;
@@ -106,6 +123,10 @@ class ReadAhead {
   // Where the queue works that used it last; null: it is gone, or its tensors
   // come into its window alone.
   TierResidency* ResidencyOf(const Tensor& tensor) const;
+  // Where its next leg on that level leads; null: there is none.
+  TierResidency* GoalOf(const Tensor& tensor, const Level& level) const;
+  // It is to come to the device from a memory, and is not there yet.
+  bool IsBelow(const Tensor& tensor, const TierResidency& residency) const;
   // Whether pins of queues with slots may lie outside the windows there.
   bool TakesPins(const TierResidency& residency) const;
   // What is used later than that has nothing leave for it.
@@ -147,9 +168,8 @@ class ReadAhead {
   // Of what is made anew in each step.
   absl::flat_hash_map<int64_t, TensorId> newest_;  // by key
   absl::flat_hash_map<TierId, Ahead> ahead_;
-  uint64_t order_ = 0;                           // that is looked at
-  absl::flat_hash_map<int64_t, Looked> looked_;  // by lane
-  bool waits_ = false;         // for a use, or the end of a pin
+  uint64_t order_ = 0;  // that is looked at
+  std::vector<Level> levels_ = {{}, {.to_devices = true}};
   int64_t largest_bytes_ = 0;  // that a queue of bytes used
 };
 

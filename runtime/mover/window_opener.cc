@@ -17,8 +17,7 @@ namespace {
 int64_t StagingBytesOf(const std::vector<Customer*>& open) {
   int64_t bytes = 0;
   for (const Customer* const each : open) {
-    // A queue of bytes has no staging.
-    if (!IsDevice(each->tier) || each->bytes.has_value()) continue;
+    if (!IsDevice(each->tier) || each->window == nullptr) continue;
     bytes += 2 * StagingSlots(each->window->slots()) * each->window->stride();
   }
   return bytes;

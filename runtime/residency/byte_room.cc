@@ -42,7 +42,7 @@ int64_t ByteRoom::FreeFor(const RoomSeeker& seeker) const {
 }
 
 bool ByteRoom::Find(absl::Span<Tensor* const> tensors, RoomSeeker* seeker,
-                    Rooms* rooms, std::vector<Tensor*>* leaving) {
+                    Rooms* rooms, std::vector<Tensor*>* leaving, bool passing) {
   rooms->clear();
   rooms->resize(tensors.size());
   int64_t bytes = 0;
@@ -53,7 +53,7 @@ bool ByteRoom::Find(absl::Span<Tensor* const> tensors, RoomSeeker* seeker,
   if (bytes == 0) return true;
   while (true) {
     const int64_t free_bytes = FreeFor(*seeker);
-    if (bytes <= free_bytes && Take(tensors, rooms)) return true;
+    if (bytes <= free_bytes && Take(tensors, rooms, passing)) return true;
     const Want want = WantOf(bytes, free_bytes, seeker->number);
     if (want.missing_bytes <= 0) return false;
     const int64_t made = MakeRoom(want, tensors, leaving);
@@ -81,21 +81,26 @@ ByteRoom::Want ByteRoom::WantOf(int64_t bytes, int64_t free_bytes,
   return want;
 }
 
-bool ByteRoom::Take(absl::Span<Tensor* const> tensors, Rooms* rooms) const {
+bool ByteRoom::Take(absl::Span<Tensor* const> tensors, Rooms* rooms,
+                    bool passing) const {
   for (size_t i = 0; i < tensors.size(); ++i) {
     Tensor& tensor = *tensors[i];
     if (tensor.at(residency_.id()) != nullptr) continue;
-    (*rooms)[i] = residency_.TakeRoom(tensor);
+    (*rooms)[i] =
+        passing ? residency_.FindRange(ResidentBytes(tensor.spec.size_bytes))
+                : residency_.TakeRoom(tensor);
     if (!(*rooms)[i].empty()) continue;
-    for (size_t before = 0; before < i; ++before) {
-      Reservation& room = (*rooms)[before];
-      if (!room.empty()) {
-        residency_.GiveBack(*tensors[before], std::move(room));
-      }
-    }
+    GiveBack(tensors, rooms);
     return false;
   }
   return true;
+}
+
+void ByteRoom::GiveBack(absl::Span<Tensor* const> tensors, Rooms* rooms) const {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Reservation& room = (*rooms)[i];
+    if (!room.empty()) residency_.GiveBack(*tensors[i], std::move(room));
+  }
 }
 
 bool ByteRoom::MayAsk(const Tensor& tensor, const Copy& copy) const {

@@ -47,9 +47,12 @@ class ByteRoom {
 
   // A range for each of the tensors that has none, or for none of them: then it
   // sees to it that as much comes as is missing, as far as it can. `leaving`:
-  // what must be written back for it.
+  // what must be written back for it. `passing`: the tensors do not stay, they
+  // pass through these ranges to a device.
   bool Find(absl::Span<Tensor* const> tensors, RoomSeeker* seeker, Rooms* rooms,
-            std::vector<Tensor*>* leaving);
+            std::vector<Tensor*>* leaving, bool passing = false);
+  // What was found for those tensors is not used.
+  void GiveBack(absl::Span<Tensor* const> tensors, Rooms* rooms) const;
   // What was made for a seeker that still waits is not for those that seek
   // after it, unless they use pins.
   void KeepFor(const RoomSeeker& seeker) { kept_bytes_ += seeker.made_bytes; }
@@ -63,7 +66,8 @@ class ByteRoom {
 
  private:
   int64_t FreeFor(const RoomSeeker& seeker) const;
-  bool Take(absl::Span<Tensor* const> tensors, Rooms* rooms) const;
+  bool Take(absl::Span<Tensor* const> tensors, Rooms* rooms,
+            bool passing) const;
   struct Want {
     int64_t missing_bytes = 0;
     int64_t part_bytes = 0;    // in one part, as enough is free in several

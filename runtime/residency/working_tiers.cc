@@ -25,4 +25,18 @@ absl::StatusOr<TierResidency*> WorkingTiers::Named(
                                                  absl::StrJoin(names, ", ")));
 }
 
+void WorkingTiers::KeepPassed(Tensor& tensor, Reservation room) const {
+  TierResidency& memory = at(kDramTier);
+  const bool may_stay =
+      room.from() == &memory.tier() && !memory.windows().holds_room() &&
+      tensor.at(kDramTier) == nullptr && !tensor.write_pinned() &&
+      tensor.drain() == Drain::kNone && tensor.Fetchable();
+  if (!may_stay) return;
+  memory.residents().Add(tensor, room.extent());
+  // It came, and was checked there.
+  tensor.BeginFill(kDramTier, std::move(room), tensor.transfer());
+  tensor.Filled(kDramTier);
+  tensor.Checked(kDramTier);
+}
+
 }  // namespace terrace

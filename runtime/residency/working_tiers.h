@@ -84,6 +84,10 @@ class WorkingTiers {
       }
     }
   }
+  // What passed through that range of the first memory on its way to a device
+  // becomes a resident there, unless a window waits for room or a writer has
+  // the tensor.
+  void KeepPassed(Tensor& tensor, Reservation room) const;
   void DropAll(Tensor& tensor) const {
     for (TierResidency* const each : all()) each->Drop(tensor);
   }

@@ -1,5 +1,6 @@
 #include "runtime/residency/write_back.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,6 +50,13 @@ bool WriteBack::StartOne(Tensor& tensor, std::vector<QueueError>* errors) {
   const TierResidency& from = parts_.working->OfDirty(tensor);
   TERRACE_CHECK(tensor.Idle(from.id()));
   if (!IsDevice(from.id())) return StartDown(tensor, {}, errors);
+  if (from.residents().is_ranked()) {
+    const bool waits = std::any_of(
+        lowering_.begin(), lowering_.end(),
+        [&tensor](const Lowering& each) { return each.tensor == &tensor; });
+    if (!waits) lowering_.push_back({.tensor = &tensor});
+    return true;
+  }
   if (ComeDown(tensor)) return true;
   if (tensor.resting() == nullptr) return false;
   const int64_t bytes = ResidentBytes(tensor.spec.size_bytes);
@@ -68,6 +76,27 @@ bool WriteBack::StartOne(Tensor& tensor, std::vector<QueueError>* errors) {
   tensor.refusals.GiveUp(std::move(hope));
   GiveUp(tensor, errors);
   return true;
+}
+
+bool WriteBack::has_new_lowering() const {
+  return !lowering_.empty() && lowering_.back().seeker.number == 0;
+}
+
+bool WriteBack::MayComeDown(const Tensor& tensor) const {
+  const TierResidency& from = parts_.working->OfDirty(tensor);
+  return IsDevice(from.id()) && tensor.Dirty(from.id()) &&
+         from.GoesDown(tensor) && tensor.Idle(from.id()) &&
+         !tensor.refusals.gave_up();
+}
+
+void WriteBack::ComeDownInto(Tensor& tensor, Reservation room) {
+  parts_.transfers->StartFill(tensor, std::move(room), IoClass::kWriteBack);
+}
+
+bool WriteBack::PassDown(Tensor& tensor, Reservation range,
+                         std::vector<QueueError>* errors) {
+  if (range.empty() || tensor.resting() == nullptr) return false;
+  return StartDown(tensor, std::move(range), errors);
 }
 
 bool WriteBack::ComeDown(Tensor& tensor) {
@@ -246,6 +275,9 @@ absl::Status WriteBack::Unwritten() const {
 
 void WriteBack::Forget(const Tensor& tensor) {
   std::erase(dirty_, &tensor);
+  std::erase_if(lowering_, [&tensor](const Lowering& each) {
+    return each.tensor == &tensor;
+  });
   std::erase(failed_, &tensor);
   unsaid_.erase(&tensor);
   yielded_.erase(&tensor);

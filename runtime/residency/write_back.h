@@ -2,7 +2,9 @@
 // tier refused, and what waits for another try. Mover only.
 //
 // What a device has becomes a resident of memory where there is room; else it
-// goes to a resting tier, as what memory has does, through a staging slot.
+// goes to a resting tier, as what memory has does, through a staging slot. Of a
+// device where queues of bytes work it waits for room of memory that is made,
+// among the groups that do (passage/memory_passage.h).
 //
 // The step that asked for a tensor hears of a write-back that failed, or the
 // queue's next one, if the tensor is not written by then; it is tried again at
@@ -16,6 +18,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "runtime/motion/transfers.h"
+#include "runtime/residency/byte_room.h"
 #include "runtime/residency/queue_error.h"
 #include "runtime/residency/working_tiers.h"
 #include "runtime/residency/write_placement.h"
@@ -32,6 +35,13 @@ struct WriteBackParts {
   RestingTiers* resting = nullptr;
 };
 
+// What leaves a device and waits for room of memory.
+struct Lowering {
+  Tensor* tensor = nullptr;
+  RoomSeeker seeker;       // its number: 0, until it was looked at
+  bool is_served = false;  // in this look at all that seek room
+};
+
 class WriteBack {
  public:
   explicit WriteBack(WriteBackParts parts) : parts_(parts) {}
@@ -44,6 +54,18 @@ class WriteBack {
   // At once: residents that leave, before anything else finds a place.
   void StartLeaving(std::vector<Tensor*>* leaving,
                     std::vector<QueueError>* errors);
+
+  // Those that wait for room of memory, in their order.
+  std::vector<Lowering>& lowering() { return lowering_; }
+  // One of these was not looked at yet.
+  bool has_new_lowering() const;
+  // It is still to leave its device, and nothing uses it.
+  bool MayComeDown(const Tensor& tensor) const;
+  void ComeDownInto(Tensor& tensor, Reservation room);
+  // To a resting tier, through that range of memory. False: it has no place
+  // there, or waits for one; nothing, without a range.
+  bool PassDown(Tensor& tensor, Reservation range,
+                std::vector<QueueError>* errors);
 
   // A sealed tensor moves, unless a writer waits for it that it has not given
   // way to yet.
@@ -90,6 +112,7 @@ class WriteBack {
   const WriteBackParts parts_;
   std::vector<Tensor*> dirty_;
   std::vector<Tensor*> looked_at_;  // in Start; keeps its memory
+  std::vector<Lowering> lowering_;
   std::vector<Tensor*> failed_;
   // Of those: the queue whose next step begins with its error.
   absl::flat_hash_map<const Tensor*, int64_t> unsaid_;

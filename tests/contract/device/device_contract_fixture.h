@@ -49,10 +49,12 @@ class DeviceContractTest : public testing::TestWithParam<DeviceKind> {
     options.hbm_bytes = on_device * kPlace;
     options.budget_bytes = in_memory * kPlace;
     options.device = device_ = MakeDevice();
-    const bool is_virtual = GetParam() == DeviceKind::kBytesVirtual ||
-                            GetParam() == DeviceKind::kFakeVirtual;
     world_ = std::make_unique<TestRuntime>(
-        is_virtual ? TestWorld::kHbmVirtual : TestWorld::kHbm, options);
+        world_is_virtual() ? TestWorld::kHbmVirtual : TestWorld::kHbm, options);
+  }
+  static bool world_is_virtual() {
+    return GetParam() == DeviceKind::kBytesVirtual ||
+           GetParam() == DeviceKind::kFakeVirtual;
   }
   TestRuntime& world() { return *world_; }
   // Null: the device is plain bytes.
