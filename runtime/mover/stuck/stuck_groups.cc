@@ -55,8 +55,14 @@ bool ByteAdmission::ServeStuck(Round& round, absl::Time now,
     return true;
   }
   ByteRoom::Rooms rooms;
-  const absl::Status found =
-      FindBeyond(round.room.residency(), tensors, &rooms);
+  TierResidency& residency = round.room.residency();
+  const absl::Status found = FindBeyond(residency, tensors, &rooms);
+  if (found.ok() &&
+      !MemoryPassage::Passing(group.wants, tensors, residency.id()).empty()) {
+    // Others have that room kept for them, and memory's is needed as well.
+    round.room.GiveBack(tensors, &rooms);
+    return false;
+  }
   if (found.ok()) {
     ++groups_beyond_;
     parts_.admission->Begin(customer, group, tensors, &rooms, now);

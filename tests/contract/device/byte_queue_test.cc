@@ -8,82 +8,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/contract/device/device_contract_fixture.h"
+#include "tests/contract/device/byte_device_fixture.h"
 
 namespace terrace {
 namespace {
 
 using testing::HasSubstr;
 
-class DeviceBytes : public DeviceContractTest {
- protected:
-  // Budgets of that many pages' tensors, and all of the device promised.
-  void Open(int on_device, int in_memory, TestRuntimeOptions options = {}) {
-    Make(on_device, in_memory, options);
-    queue_ = OpenAt(kHbm, on_device);
-  }
-  std::unique_ptr<ByteQueue> OpenAt(const char* tier, int places) {
-    auto queue = runtime().OpenBytes(places * kPlace, tier);
-    EXPECT_TRUE(queue.ok()) << queue.status();
-    return queue.ok() ? *std::move(queue) : nullptr;
-  }
-  static absl::StatusOr<std::vector<Pin>> Answer(ByteQueue& queue,
-                                                 uint64_t request, Time late) {
-    while (true) {
-      auto news = queue.Await(request, late);
-      if (!news.ok()) return news.status();
-      if (news->pins.has_value()) return *std::move(news->pins);
-    }
-  }
-  absl::StatusOr<Pin> Try(ByteQueue& queue, TensorId tensor, Access access,
-                          std::vector<uint64_t> in_use = {}) {
-    const Want want{tensor, access};
-    const auto request = queue.Push({&want, 1}, in_use, Soon());
-    if (!request.ok()) return request.status();
-    auto pins = Answer(queue, *request, Soon());
-    if (!pins.ok()) return pins.status();
-    return std::move(pins->front());
-  }
-  Pin Have(ByteQueue& queue, TensorId tensor, Access access) {
-    absl::StatusOr<Pin> pin = Try(queue, tensor, access);
-    EXPECT_TRUE(pin.ok()) << pin.status();
-    return pin.ok() ? *std::move(pin) : Pin();
-  }
-  TensorId Written(const std::string& name, uint8_t seed) {
-    const TensorId id = world().Register(name, kPage);
-    Pin pin = Have(*queue_, id, Access::kOverwrite);
-    if (pin.valid()) world().Write(pin, seed);
-    pin.Release();
-    return id;
-  }
-  std::vector<TensorId> WrittenMany(int count) {
-    std::vector<TensorId> ids;
-    for (int i = 0; i < count; ++i) {
-      ids.push_back(Written(absl::StrCat("t", i), static_cast<uint8_t>(i)));
-    }
-    return ids;
-  }
-  bool Holds(ByteQueue& queue, TensorId tensor, uint8_t seed) {
-    Pin pin = Have(queue, tensor, Access::kRead);
-    const bool has = pin.valid() && world().Has(pin, seed);
-    if (pin.valid()) pin.ReleaseUnchanged();
-    return has;
-  }
-  bool Waits(ByteQueue& queue, uint64_t request) {
-    stats();
-    return absl::IsDeadlineExceeded(
-        queue.Await(request, world().Now()).status());
-  }
-  std::vector<uint64_t> Recalls(ByteQueue& queue) {
-    auto recalls = queue.AwaitRecalls(Soon());
-    EXPECT_TRUE(recalls.ok()) << recalls.status();
-    return recalls.value_or(std::vector<uint64_t>());
-  }
-
-  std::unique_ptr<ByteQueue> queue_;
-};
-
-TEST_P(DeviceBytes, APinHasAnAddressAndNoData) {
+TEST_P(DeviceByteQueues, APinHasAnAddressAndNoData) {
   Open(4, 16);
   const TensorId tensor = Written("a", 3);
   const Pin pin = Have(*queue_, tensor, Access::kRead);
@@ -93,7 +25,7 @@ TEST_P(DeviceBytes, APinHasAnAddressAndNoData) {
   EXPECT_EQ(device_stats().pinned_bytes, kPlace);
 }
 
-TEST_P(DeviceBytes, WhatLeavesComesDownToMemoryAndComesBack) {
+TEST_P(DeviceByteQueues, WhatLeavesComesDownToMemoryAndComesBack) {
   Open(2, 16);
   const std::vector<TensorId> tensors = WrittenMany(6);
   for (int round = 0; round < 2; ++round) {
@@ -105,7 +37,7 @@ TEST_P(DeviceBytes, WhatLeavesComesDownToMemoryAndComesBack) {
   EXPECT_EQ(stats().bytes_read(), 0);
 }
 
-TEST_P(DeviceBytes, WhereMemoryIsFullResidentsLeaveThereToo) {
+TEST_P(DeviceByteQueues, WhereMemoryIsFullResidentsLeaveThereToo) {
   Open(2, 4);
   const std::vector<TensorId> tensors = WrittenMany(12);
   for (int round = 0; round < 3; ++round) {
@@ -118,7 +50,7 @@ TEST_P(DeviceBytes, WhereMemoryIsFullResidentsLeaveThereToo) {
   EXPECT_EQ(stats().bytes.beyond_bytes, 0);
 }
 
-TEST_P(DeviceBytes, WhatRestsBelowComesThroughMemoryAndStaysThere) {
+TEST_P(DeviceByteQueues, WhatRestsBelowComesThroughMemoryAndStaysThere) {
   Open(4, 8, {.prefetch = false});
   const std::vector<TensorId> tensors = WrittenMany(16);
   const int64_t read = stats().bytes_read();
@@ -131,7 +63,7 @@ TEST_P(DeviceBytes, WhatRestsBelowComesThroughMemoryAndStaysThere) {
   EXPECT_EQ(stats().bytes_read(), once);
 }
 
-TEST_P(DeviceBytes, ATensorIsHadAtTwoTiersInTurn) {
+TEST_P(DeviceByteQueues, ATensorIsHadAtTwoTiersInTurn) {
   Open(2, 4);
   const auto memory = OpenAt("", 2);
   const TensorId tensor = Written("a", 1);
@@ -148,7 +80,7 @@ TEST_P(DeviceBytes, ATensorIsHadAtTwoTiersInTurn) {
   }
 }
 
-TEST_P(DeviceBytes, WhatIsNotWrittenIsNoMoreDirty) {
+TEST_P(DeviceByteQueues, WhatIsNotWrittenIsNoMoreDirty) {
   Open(2, 8);
   const TensorId tensor = Written("a", 1);
   Pin discarded = Have(*queue_, tensor, Access::kUpdate);
@@ -161,7 +93,7 @@ TEST_P(DeviceBytes, WhatIsNotWrittenIsNoMoreDirty) {
             device_stats().used_bytes);
 }
 
-TEST_P(DeviceBytes, IdlePinsAreAskedBackForRoom) {
+TEST_P(DeviceByteQueues, IdlePinsAreAskedBackForRoom) {
   Open(2, 8);
   const std::vector<TensorId> tensors = WrittenMany(3);
   std::map<uint64_t, Pin> held;
@@ -181,7 +113,7 @@ TEST_P(DeviceBytes, IdlePinsAreAskedBackForRoom) {
   EXPECT_TRUE(world().Has(pins->front(), 2));
 }
 
-TEST_P(DeviceBytes, AKeptPinEndsAfterItsUse) {
+TEST_P(DeviceByteQueues, AKeptPinEndsAfterItsUse) {
   Open(1, 8);
   const std::vector<TensorId> tensors = WrittenMany(2);
   Pin used = Have(*queue_, tensors[0], Access::kRead);
@@ -199,7 +131,7 @@ TEST_P(DeviceBytes, AKeptPinEndsAfterItsUse) {
   EXPECT_TRUE(world().Has(pins->front(), 1));
 }
 
-TEST_P(DeviceBytes, NoMoreIsHeldThanIsToBe) {
+TEST_P(DeviceByteQueues, NoMoreIsHeldThanIsToBe) {
   Open(4, 8);
   const std::vector<TensorId> tensors = WrittenMany(3);
   ASSERT_TRUE(queue_->HoldAtMost(kPlace).ok());
@@ -211,7 +143,7 @@ TEST_P(DeviceBytes, NoMoreIsHeldThanIsToBe) {
   EXPECT_EQ(news->recalls, std::vector<uint64_t>{first.token()});
 }
 
-TEST_P(DeviceBytes, WindowsArePromisedOfTheDevicesBudget) {
+TEST_P(DeviceByteQueues, WindowsArePromisedOfTheDevicesBudget) {
   Make(4, 8);
   const auto three = OpenAt(kHbm, 3);
   const auto refused = runtime().OpenBytes(2 * kPlace, kHbm);
@@ -222,7 +154,7 @@ TEST_P(DeviceBytes, WindowsArePromisedOfTheDevicesBudget) {
   EXPECT_TRUE(runtime().OpenBytes(8 * kPlace, "").ok());
 }
 
-TEST_P(DeviceBytes, WhatIsLargerThanTheDeviceIsRefusedAtOnce) {
+TEST_P(DeviceByteQueues, WhatIsLargerThanTheDeviceIsRefusedAtOnce) {
   Open(2, 16);
   const TensorId large = world().Register("large", 5 * kPage);
   const auto pin = Try(*queue_, large, Access::kOverwrite);
@@ -230,7 +162,7 @@ TEST_P(DeviceBytes, WhatIsLargerThanTheDeviceIsRefusedAtOnce) {
   EXPECT_THAT(Message(pin.status()), HasSubstr(absl::StrCat(2 * kPlace)));
 }
 
-TEST_P(DeviceBytes, WhatCannotPassThroughMemoryForWindowsIsRefusedAtOnce) {
+TEST_P(DeviceByteQueues, WhatCannotPassThroughMemoryForWindowsIsRefusedAtOnce) {
   Open(8, 4, {.prefetch = false});
   const TensorId large = world().Register("large", 5 * kPage);
   Have(*queue_, large, Access::kOverwrite).Release();
@@ -241,7 +173,8 @@ TEST_P(DeviceBytes, WhatCannotPassThroughMemoryForWindowsIsRefusedAtOnce) {
   EXPECT_THAT(Message(pin.status()), HasSubstr("pass through memory"));
 }
 
-TEST_P(DeviceBytes, WhereTheDeviceIsFullAndNothingMayLeaveTheHoldersAreNamed) {
+TEST_P(DeviceByteQueues,
+       WhereTheDeviceIsFullAndNothingMayLeaveTheHoldersAreNamed) {
   Open(2, 16);
   const std::vector<TensorId> tensors = WrittenMany(3);
   std::vector<Pin> held;
@@ -256,7 +189,35 @@ TEST_P(DeviceBytes, WhereTheDeviceIsFullAndNothingMayLeaveTheHoldersAreNamed) {
   EXPECT_THAT(Message(pin.status()), HasSubstr("'t0'"));
 }
 
-TEST_P(DeviceBytes, BesideAQueueWithSlotsOnTheDevice) {
+// All of memory is pinned by one who waits: nothing leaves the device through
+// it, nor comes up.
+TEST_P(DeviceByteQueues, WhereNoRoomOfMemoryComesTheHoldersAreNamed) {
+  Open(2, 2, {.prefetch = false});
+  const std::vector<TensorId> tensors = WrittenMany(8);
+  const auto memory = OpenAt("", 2);
+  std::vector<Pin> held;
+  std::vector<uint64_t> tokens;
+  for (size_t i = 0; i < 2; ++i) {
+    held.push_back(Have(*memory, tensors[i], Access::kRead));
+    tokens.push_back(held.back().token());
+  }
+  ASSERT_TRUE(memory->BeginWaiting(tokens).ok());
+  const auto pin = Try(*queue_, tensors[3], Access::kRead);
+  EXPECT_TRUE(absl::IsResourceExhausted(pin.status())) << pin.status();
+  EXPECT_THAT(Message(pin.status()), HasSubstr("'t0'"));
+  // What the device has is had all the same.
+  EXPECT_TRUE(Holds(*queue_, tensors[6], 6));
+  EXPECT_TRUE(Holds(*queue_, tensors[7], 7));
+  memory->EndWaiting(tokens);
+  EXPECT_TRUE(world().Has(held[0], 0));
+  held.clear();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_TRUE(Holds(*queue_, tensors[i], static_cast<uint8_t>(i))) << i;
+  }
+  EXPECT_EQ(stats().bytes.groups_beyond, 0);
+}
+
+TEST_P(DeviceByteQueues, BesideAQueueWithSlotsOnTheDevice) {
   Make(6, 16);
   const auto slots = OnDevice(2);
   queue_ = OpenAt(kHbm, 4);
@@ -267,7 +228,7 @@ TEST_P(DeviceBytes, BesideAQueueWithSlotsOnTheDevice) {
   }
 }
 
-TEST_P(DeviceBytes, ManyThreadsAtOneQueue) {
+TEST_P(DeviceByteQueues, ManyThreadsAtOneQueue) {
   if (world_is_virtual()) GTEST_SKIP() << "virtual time has one thread";
   Open(6, 8);
   const std::vector<TensorId> tensors = WrittenMany(16);
@@ -291,7 +252,7 @@ TEST_P(DeviceBytes, ManyThreadsAtOneQueue) {
   }
 }
 
-TEST_P(DeviceBytes, CloseNamesPinsThatAreHeld) {
+TEST_P(DeviceByteQueues, CloseNamesPinsThatAreHeld) {
   Open(2, 8);
   const TensorId tensor = Written("a", 1);
   Pin pin = Have(*queue_, tensor, Access::kRead);
@@ -304,7 +265,7 @@ TEST_P(DeviceBytes, CloseNamesPinsThatAreHeld) {
   EXPECT_TRUE(runtime().Close(Soon()).ok());
 }
 
-TEST_P(DeviceBytes, APinnedTensorIsNotUnregistered) {
+TEST_P(DeviceByteQueues, APinnedTensorIsNotUnregistered) {
   Open(2, 8);
   const TensorId tensor = Written("a", 1);
   {
@@ -316,7 +277,33 @@ TEST_P(DeviceBytes, APinnedTensorIsNotUnregistered) {
   EXPECT_EQ(device_stats().used_bytes, 0);
 }
 
-TERRACE_DEVICE_WORLDS(DeviceBytes);
+// What a step uses comes up ahead in the next: from disk to memory, and from
+// there to the device.
+TEST_P(DeviceByteQueues, AStepIsReadAheadOverBothLevels) {
+  Open(16, 32);
+  const std::vector<TensorId> tensors = WrittenMany(64);
+  int64_t on_device = 0;
+  int64_t ahead = 0;
+  for (int64_t step = 1; step <= 4; ++step) {
+    ASSERT_TRUE(queue_->BeginStep(step).ok());
+    const int64_t reads = stats().prefetch_reads;
+    on_device = device_stats().hits;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_TRUE(Holds(*queue_, tensors[i], static_cast<uint8_t>(i)));
+      // What computes gives it time.
+      const Time then = world().Now() + OnThisMachine(absl::Milliseconds(2));
+      queue_->AwaitRecalls(then).IgnoreError();
+    }
+    ASSERT_TRUE(queue_->CommitStep({step}).ok());
+    ahead = stats().prefetch_reads - reads;
+    on_device = device_stats().hits - on_device;
+  }
+  // Each of those that were not there came ahead in two legs.
+  EXPECT_GT(ahead, 48);
+  EXPECT_GT(on_device, 32);
+}
+
+TERRACE_DEVICE_WORLDS(DeviceByteQueues);
 
 }  // namespace
 }  // namespace terrace

@@ -35,10 +35,14 @@ void ByteCustomers::WriteAll() {
   }
 }
 
-void ByteCustomers::Explain(const absl::Status& status, const Thread& thread,
-                            const std::vector<Use>& uses) {
+void ByteCustomers::Explain(const absl::Status& status,
+                            const Customer& customer, const Thread& thread) {
+  const std::vector<Use>& uses = thread.next;
   if (absl::IsResourceExhausted(status)) {
-    EXPECT_TRUE(world_.Now() >= thread.deadline || options_.faults) << status;
+    // Nothing of a device is beyond its budget.
+    EXPECT_TRUE(world_.Now() >= thread.deadline || options_.faults ||
+                customer.on_device)
+        << status;
     return;
   }
   if (absl::IsFailedPrecondition(status)) {

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kBudget = 1 << 20;
 constexpr int64_t kWindow = 240 << 10;
+constexpr int64_t kDevice = 500 << 10;
 constexpr int kCustomers = 3;
 constexpr int kThreads = 3;
 constexpr int kTensors = 24;
@@ -21,6 +22,7 @@ WorldOptions WorldOf(const ByteCustomersOptions& options) {
   world.seed = options.seed;
   world.budget_bytes = kBudget;
   world.path_bytes = 32 << 20;
+  if (options.device) world.hbm_bytes = kDevice;
   world.task_spread = absl::Microseconds(20);
   world.io_timeout = absl::Seconds(5);
   world.check_every = 8;
@@ -54,6 +56,7 @@ ByteCustomers::ByteCustomers(const ByteCustomersOptions& options)
     Customer& customer = customers_.emplace_back();
     customer.answers = static_cast<Answers>(i % 2);
     if (options.never && i == 2) customer.answers = Answers::kNever;
+    customer.on_device = options.device && i > 0;
     customer.threads.resize(kThreads);
     Open(customer);
   }
@@ -69,7 +72,8 @@ ByteCustomers::~ByteCustomers() {
 }
 
 void ByteCustomers::Open(Customer& customer) {
-  auto queue = world_.runtime().OpenBytes(kWindow);
+  auto queue =
+      world_.runtime().OpenBytes(kWindow, customer.on_device ? "hbm" : "");
   ASSERT_TRUE(queue.ok()) << queue.status();
   customer.queue = *std::move(queue);
   if (Draw(2) == 0) return;
@@ -253,7 +257,7 @@ void ByteCustomers::Take(Customer& customer, Thread& thread, Awaited& news) {
   thread.request.reset();
   for (const Use& use : thread.next) customer.coming.erase(use.tensor);
   if (!news.pins->ok()) {
-    Explain(news.pins->status(), thread, thread.next);
+    Explain(news.pins->status(), customer, thread);
     ++seen_.failures;
     thread.next.clear();
     return End(customer, thread);  // of what it has
@@ -276,7 +280,8 @@ void ByteCustomers::Take(Customer& customer, Thread& thread, Awaited& news) {
 void ByteCustomers::Compare(Customer& customer, const Use& use) {
   Held& held = customer.held.at(use.tensor);
   Truth& truth = tensors_[static_cast<size_t>(use.tensor)];
-  const absl::Span<std::byte> data = held.pin.data();
+  EXPECT_EQ(held.pin.data().empty(), customer.on_device);
+  const absl::Span<std::byte> data = DataOf(held.pin, truth.bytes.size());
   ASSERT_EQ(data.size(), truth.bytes.size());
   ++seen_.uses;
   const bool is_new = held.access == Access::kOverwrite && !held.dirty;

@@ -30,11 +30,19 @@ struct ByteCustomersOptions {
   bool faults = false;  // of disks
   bool never = false;   // a customer that answers no recall
   bool closes = true;   // queues, with pins held
+  bool device = false;  // all customers but the first work at one
   // All is written before, and then read without deadlines: nobody excludes
   // another, so that every request is answered, soon, and none fails.
   bool reads = false;
   Transcript* transcript = nullptr;
 };
+
+// The payload of a tensor of that size, also where it is a device's, which is
+// plain bytes here.
+inline absl::Span<std::byte> DataOf(const Pin& pin, size_t size_bytes) {
+  if (!pin.data().empty()) return pin.data();
+  return {reinterpret_cast<std::byte*>(pin.address()), size_bytes};
+}
 
 class ByteCustomers {
  public:
@@ -91,6 +99,7 @@ class ByteCustomers {
   struct Customer {
     std::unique_ptr<ByteQueue> queue;
     Answers answers = Answers::kAtOnce;
+    bool on_device = false;
     std::map<int, Held> held;
     std::map<int, uint64_t> coming;  // tensors, by request
     std::vector<uint64_t> late;      // recalls
@@ -124,8 +133,8 @@ class ByteCustomers {
   void EndPin(Customer& customer, int tensor);
   void Step(Customer& customer);
   void Close(Customer& customer);
-  void Explain(const absl::Status& status, const Thread& thread,
-               const std::vector<Use>& uses);
+  void Explain(const absl::Status& status, const Customer& customer,
+               const Thread& thread);
   std::vector<uint64_t> TokensOf(const Customer& customer,
                                  const Thread& thread) const;
   bool IsQuiet() const;

@@ -74,6 +74,21 @@ TEST(ByteQueues, WithFaultsAndACustomerThatNeverAnswersNobodyHangs) {
   RunSeeds(30, 1500, {.faults = true, .never = true});
 }
 
+TEST(ByteQueues, AtADeviceContentsEqualTheMap) {
+  if (InRealTime()) GTEST_SKIP() << "no program there has a device";
+  RunSeeds(60, 1500, {.device = true});
+}
+
+TEST(ByteQueues, AtADeviceWithFaultsContentsEqualTheMap) {
+  if (InRealTime()) GTEST_SKIP() << "no program there has a device";
+  RunSeeds(60, 1500, {.faults = true, .device = true});
+}
+
+TEST(ByteQueues, AtADeviceWithACustomerThatNeverAnswersNobodyHangs) {
+  if (InRealTime()) GTEST_SKIP() << "no program there has a device";
+  RunSeeds(40, 1500, {.never = true, .device = true});
+}
+
 // .ci/long gives it 10^6.
 TEST(ByteQueues, AHundredThousandOperationsInOneWorld) {
   if (InRealTime()) GTEST_SKIP() << "it takes minutes of real time";
