@@ -26,7 +26,6 @@ constexpr int64_t kRequests = 1 << 20;
 // Half of an address space.
 constexpr int64_t kMostAddressBytes = int64_t{1} << 46;
 
-// All but a further memory.
 JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
                   JobLinks* links, const JobTable::Parts& parts) {
   JobTiers tiers;
@@ -35,16 +34,12 @@ JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
   tiers.links = links;
   tiers.pool = parts.pool;
   tiers.media = parts.media;
-  bool has_memory = false;
+  tiers.memory = config.Memory();
   for (const TierSpec& each : config.TierSpecs()) {
-    if (each.kind == TierKind::kDisk) {
-      tiers.below.push_back(each);
-    } else if (each.kind == TierKind::kFar || each.kind == TierKind::kPmem) {
-      tiers.mapped.push_back(each);
-    } else if (each.kind == TierKind::kDram && !has_memory) {
-      tiers.memory = each;
-      has_memory = true;
-    }
+    if (each.kind == TierKind::kDisk) tiers.below.push_back(each);
+    const bool is_mapped =
+        each.kind == TierKind::kFar || each.kind == TierKind::kPmem;
+    if (is_mapped) tiers.mapped.push_back(each);
   }
   return tiers;
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/config/daemon_config.h"
+#include "daemon/config/path_check.h"
 #include "daemon/config/user_names.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -176,6 +177,8 @@ TEST(DaemonConfigTest, ADaemonHasMemoryAndNoGpu) {
       {"tiers = ['dram=1GiB', 'nvme:/mnt/a']\n",
        "d.toml:1:23: nvme:/mnt/a: it has no budget; write nvme:/mnt/a=100GiB"},
       {"tiers = ['dram=1GiB', 'dram=2GiB']\n", "dram is named twice"},
+      {"tiers = ['dram:node1=1GiB', 'nvme:/a=1GiB', 'dram=2GiB']\n",
+       "d.toml:1:45: dram: jobs have one memory, which is dram:node1"},
       {"tiers = ['dram=1GiB', 'tape:0=1GiB']\n", "d.toml:1:23: "}};
   for (const auto& [text, message] : wrong) {
     const absl::Status status = Parse(text).status();
@@ -248,6 +251,29 @@ TEST(UserNamesTest, AUserThatIsNobodyOrTwiceSaysWhere) {
               StartsWith("d.toml:2:8: the uid 65534 stands for all users"));
   EXPECT_THAT(std::string(check("[users.0]\n[users.root]\n").message()),
               EndsWith("users.root and users.0 are both the uid 0"));
+}
+
+TEST(PathCheckTest, AFileOrADeviceIsNoDaemons) {
+  const TemporaryDirectory directory;
+  const auto check = [](const std::string& tier) {
+    const auto config =
+        Parse(absl::StrCat("tiers = ['dram=1GiB', '", tier, "=1GiB']\n"));
+    EXPECT_TRUE(config.ok()) << config.status();
+    return CheckPaths(*config);
+  };
+  EXPECT_EQ(check("nvme:" + directory.path()), absl::OkStatus());
+  EXPECT_EQ(check("nvme:" + directory.path() + "/none"), absl::OkStatus());
+  EXPECT_EQ(check("far:node1"), absl::OkStatus());
+  for (const std::string& tier : {"nvme:" + directory.Write("given", ""),
+                                  "pmem:" + directory.Write("given", ""),
+                                  std::string("nvme:/dev/null")}) {
+    const absl::Status status = check(tier);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_EQ(std::string(status.message()),
+              absl::StrCat("d.toml:1:23: ", tier,
+                           ": a file or device is one job's; jobs share a "
+                           "directory"));
+  }
 }
 
 TEST(DaemonConfigTest, MetricsAreToldOnThisHostAlone) {
