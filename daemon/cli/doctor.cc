@@ -19,6 +19,7 @@ absl::StatusOr<DaemonConfig> ConfigOf(const std::string& file) {
   TERRACE_ASSIGN_OR_RETURN(DaemonConfig config, ReadDaemonConfig(file));
   TERRACE_RETURN_IF_ERROR(UidsOf(config).status());
   TERRACE_RETURN_IF_ERROR(GroupOf(config).status());
+  TERRACE_RETURN_IF_ERROR(OperatorsOf(config).status());
   TERRACE_RETURN_IF_ERROR(CheckPaths(config));
   return config;
 }

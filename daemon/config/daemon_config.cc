@@ -138,6 +138,12 @@ absl::StatusOr<DaemonConfig::Service> ReadService(TableReader& reader) {
     service.group = group->text;
     service.group_position = group->position;
   }
+  TERRACE_ASSIGN_OR_RETURN(const TomlValue* const operators,
+                           reader.Text("operators"));
+  if (operators != nullptr) {
+    service.operators = operators->text;
+    service.operators_position = operators->position;
+  }
   TERRACE_ASSIGN_OR_RETURN(const std::optional<PlacedCount> drain,
                            reader.Count("drain_seconds", 1, kMostDrainSeconds));
   if (drain.has_value()) service.drain_seconds = drain->count;

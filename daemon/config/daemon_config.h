@@ -29,6 +29,7 @@
 //
 //   socket = "/run/terrace/control.sock"  # else as docs/daemon.md has it
 //   group = "terrace"      # who may connect, beside the daemon's own user
+//   operators = "storage"  # a group that may what root may
 //   drain_seconds = 30     # from SIGTERM to the end, at most
 //   log = "info"           # or "debug", "warning", "error"
 //   metrics = "unix:/run/terrace/metrics.sock"  // off where it is not said
@@ -69,6 +70,8 @@ struct DaemonConfig {
     std::string socket;  // "": not said
     std::string group;   // "": not said
     TextPosition group_position;
+    std::string operators;  // a group; "": not said
+    TextPosition operators_position;
     int64_t drain_seconds = 30;
     std::string log = "info";
     std::optional<MetricsAddress> metrics;  // nothing: it tells none
