@@ -220,14 +220,11 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
                              uint64_t sequence, const Hello& hello,
                              Memory memory) {
   std::shared_ptr<GoesOnWith> kept;
-  int64_t lent = memory == Memory::kToCome ? MemoryBytesOf(hello) : 0;
   if (hello.token != JobToken{}) {
-    kept = std::make_shared<GoesOnWith>();
-    kept->job.emplace(kept_.Take(hello.token));
-    kept->memory = kept->job->memory.Share();
-    kept->has_pins = kept->job->HasPins();
-    lent = LentBytesOf(*kept->job);
+    kept = std::make_shared<GoesOnWith>(kept_.Take(hello.token));
   }
+  int64_t lent = memory == Memory::kToCome ? MemoryBytesOf(hello) : 0;
+  if (kept != nullptr) lent = LentBytesOf(*kept->job);
   const Hello order = kept == nullptr ? hello : kept->job->file.facts().asked;
   const JobName name{peer.uid, order.job};
   const int64_t bytes = MemoryBytesOf(order);
@@ -263,7 +260,9 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
           }};
   absl::StatusOr<OwnDescriptor> process = OpenProcess(peer.pid);
   absl::StatusOr<std::unique_ptr<JobSession>> session =
-      process.ok() ? JobSession::Start(std::move(parts)) : process.status();
+      process.ok()
+          ? JobSession::Start(std::move(parts))
+          : JobSession::Refuse(parts.socket, sequence, process.status());
   if (!session.ok()) {
     if (kept != nullptr) {
       kept_.PutBack(*std::move(kept->job));
@@ -277,7 +276,7 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
       number, Entry{.peer = peer,
                     .use = {name, bytes, AddressBytesOf(tiers_, name, order)},
                     .process = *std::move(process),
-                    .kept = std::move(kept),
+                    .kept = kept,
                     .session = *std::move(session),
                     .asked = std::move(asked)});
   Entry& entry = added.first->second;
