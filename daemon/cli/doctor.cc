@@ -7,6 +7,7 @@
 #include "daemon/cli/printable.h"
 #include "daemon/cli/quota_table.h"
 #include "daemon/config/daemon_config.h"
+#include "daemon/config/path_check.h"
 #include "daemon/config/user_names.h"
 
 namespace terrace::cli {
@@ -18,6 +19,8 @@ absl::StatusOr<DaemonConfig> ConfigOf(const std::string& file) {
   TERRACE_ASSIGN_OR_RETURN(DaemonConfig config, ReadDaemonConfig(file));
   TERRACE_RETURN_IF_ERROR(UidsOf(config).status());
   TERRACE_RETURN_IF_ERROR(GroupOf(config).status());
+  TERRACE_RETURN_IF_ERROR(OperatorsOf(config).status());
+  TERRACE_RETURN_IF_ERROR(CheckPaths(config));
   return config;
 }
 

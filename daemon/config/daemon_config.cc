@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/bytes.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "daemon/config/quota_check.h"
 #include "daemon/config/table_reader.h"
@@ -48,19 +49,25 @@ absl::StatusOr<TierSpec> ReadTier(const TableReader& reader,
 absl::StatusOr<std::vector<DaemonConfig::Tier>> ReadTiers(TableReader& reader) {
   TERRACE_ASSIGN_OR_RETURN(const TomlValue* const texts, reader.Texts("tiers"));
   std::vector<DaemonConfig::Tier> tiers;
-  bool has_memory = false;
+  std::string memory;  // "": there is none yet
   if (texts != nullptr) {
     for (const TomlValue& text : texts->items) {
       TERRACE_ASSIGN_OR_RETURN(TierSpec tier, ReadTier(reader, text));
-      if (FindTier(tiers, TierName(tier)) != nullptr) {
+      const std::string name = TierName(tier);
+      if (FindTier(tiers, name) != nullptr) {
         return reader.ErrorAt(text.position,
-                              absl::StrCat(TierName(tier), " is named twice"));
+                              absl::StrCat(name, " is named twice"));
       }
-      has_memory = has_memory || tier.kind == TierKind::kDram;
+      if (tier.kind == TierKind::kDram && !memory.empty()) {
+        return reader.ErrorAt(
+            text.position,
+            absl::StrCat(name, ": jobs have one memory, which is ", memory));
+      }
+      if (tier.kind == TierKind::kDram) memory = name;
       tiers.push_back({std::move(tier), text.position});
     }
   }
-  if (has_memory) return tiers;
+  if (!memory.empty()) return tiers;
   return reader.ErrorAt(texts == nullptr ? TextPosition{} : texts->position,
                         "tiers has no memory, such as \"dram=64GiB\"");
 }
@@ -131,6 +138,12 @@ absl::StatusOr<DaemonConfig::Service> ReadService(TableReader& reader) {
     service.group = group->text;
     service.group_position = group->position;
   }
+  TERRACE_ASSIGN_OR_RETURN(const TomlValue* const operators,
+                           reader.Text("operators"));
+  if (operators != nullptr) {
+    service.operators = operators->text;
+    service.operators_position = operators->position;
+  }
   TERRACE_ASSIGN_OR_RETURN(const std::optional<PlacedCount> drain,
                            reader.Count("drain_seconds", 1, kMostDrainSeconds));
   if (drain.has_value()) service.drain_seconds = drain->count;
@@ -188,6 +201,14 @@ std::vector<TierSpec> DaemonConfig::TierSpecs() const {
   std::vector<TierSpec> specs;
   for (const Tier& each : tiers) specs.push_back(each.spec);
   return specs;
+}
+
+const TierSpec& DaemonConfig::Memory() const {
+  const auto found = absl::c_find_if(tiers, [](const Tier& each) {
+    return each.spec.kind == TierKind::kDram;
+  });
+  TERRACE_CHECK(found != tiers.end());
+  return found->spec;
 }
 
 Quota DaemonConfig::OfUser(const std::string& user) const {

@@ -22,13 +22,14 @@
 // A quota is a most, not a share that is kept for someone: quotas may add up to
 // more than a tier has. A job has no more than its user has, either, so that a
 // quota of each job may be more than that of a user who has less than others.
-// Tiers are texts as terrace/tier.h has them, with a
-// budget; tiers of a GPU are not a daemon's.
+// Tiers are texts as terrace/tier.h has them, with a budget: one of memory, and
+// others below it. Tiers of a GPU are not a daemon's.
 //
 // Beside them, for the daemon itself:
 //
 //   socket = "/run/terrace/control.sock"  # else as docs/daemon.md has it
 //   group = "terrace"      # who may connect, beside the daemon's own user
+//   operators = "storage"  # a group that may what root may
 //   drain_seconds = 30     # from SIGTERM to the end, at most
 //   log = "info"           # or "debug", "warning", "error"
 //   metrics = "unix:/run/terrace/metrics.sock"  // off where it is not said
@@ -69,6 +70,8 @@ struct DaemonConfig {
     std::string socket;  // "": not said
     std::string group;   // "": not said
     TextPosition group_position;
+    std::string operators;  // a group; "": not said
+    TextPosition operators_position;
     int64_t drain_seconds = 30;
     std::string log = "info";
     std::optional<MetricsAddress> metrics;  // nothing: it tells none
@@ -83,6 +86,8 @@ struct DaemonConfig {
   std::map<std::string, User> users;  // by name, or uid in decimal digits
 
   std::vector<TierSpec> TierSpecs() const;
+  // The one of memory.
+  const TierSpec& Memory() const;
   // What the user, or the job of that user, may have, as the most specific
   // table has it.
   Quota OfUser(const std::string& user) const;
@@ -95,8 +100,9 @@ const DaemonConfig::Tier* FindTier(const std::vector<DaemonConfig::Tier>& tiers,
 
 // InvalidArgument, whose message begins with "FILE:LINE:COLUMN: ": the text is
 // not TOML, a key is not known, a value is of another kind or out of its range,
-// a tier is named twice or is not one of the daemon's, or a quota can never be
-// reached: it is more than the tier has, or a job's is more than its user's.
+// a tier is named twice or is not one of the daemon's, memory is not there or
+// not one, or a quota can never be reached: it is more than the tier has, or a
+// job's is more than its user's.
 absl::StatusOr<DaemonConfig> ParseDaemonConfig(absl::string_view text,
                                                absl::string_view file);
 

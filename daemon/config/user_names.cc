@@ -39,6 +39,15 @@ absl::StatusOr<Entry> LookUp(Function function, absl::string_view what,
                                 " cannot be looked up: ", ErrnoName(error)));
 }
 
+absl::StatusOr<std::optional<gid_t>> GroupAt(const DaemonConfig& config,
+                                             const std::string& name,
+                                             const TextPosition& position) {
+  if (name.empty()) return std::nullopt;
+  const absl::StatusOr<gid_t> group = GidOf(name);
+  if (group.ok()) return *group;
+  return ErrorAt(config.file, position, group.status().message());
+}
+
 }  // namespace
 
 uid_t OverflowUid() {
@@ -79,11 +88,12 @@ absl::StatusOr<gid_t> GidOf(const std::string& group) {
 }
 
 absl::StatusOr<std::optional<gid_t>> GroupOf(const DaemonConfig& config) {
-  const DaemonConfig::Service& service = config.service;
-  if (service.group.empty()) return std::nullopt;
-  const absl::StatusOr<gid_t> group = GidOf(service.group);
-  if (group.ok()) return *group;
-  return ErrorAt(config.file, service.group_position, group.status().message());
+  return GroupAt(config, config.service.group, config.service.group_position);
+}
+
+absl::StatusOr<std::optional<gid_t>> OperatorsOf(const DaemonConfig& config) {
+  return GroupAt(config, config.service.operators,
+                 config.service.operators_position);
 }
 
 absl::StatusOr<std::map<uid_t, std::string>> UidsOf(

@@ -28,6 +28,9 @@ absl::StatusOr<gid_t> GidOf(const std::string& group);
 // which names the place: this host has no such group.
 absl::StatusOr<std::optional<gid_t>> GroupOf(const DaemonConfig& config);
 
+// Likewise of its `operators`.
+absl::StatusOr<std::optional<gid_t>> OperatorsOf(const DaemonConfig& config);
+
 // Who stands for all users that a namespace does not know.
 uid_t OverflowUid();
 

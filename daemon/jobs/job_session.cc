@@ -50,14 +50,18 @@ bool IsShort(const JobRequests& requests) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobSession>> JobSession::Start(Parts parts) {
-  TERRACE_ASSIGN_OR_RETURN(WakeEvent event, WakeEvent::Make());
+  absl::StatusOr<WakeEvent> event = WakeEvent::Make();
+  if (!event.ok()) return Refuse(parts.socket, parts.sequence, event.status());
+  std::unique_ptr<JobSession> session(
+      new JobSession(std::move(parts), *std::move(event)));
   try {
-    return std::unique_ptr<JobSession>(
-        new JobSession(std::move(parts), std::move(event)));
+    session->thread_ = StartThread("terrace-session",
+                                   [served = session.get()] { served->Run(); });
   } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot start a session's thread: ", error.what()));
+    return session->Refuse(absl::ResourceExhaustedError(
+        absl::StrCat("cannot start a session's thread: ", error.what())));
   }
+  return session;
 }
 
 JobSession::JobSession(Parts parts, WakeEvent event)
@@ -69,12 +73,11 @@ JobSession::JobSession(Parts parts, WakeEvent event)
                                .session = session_})),
       spins_(HasProcessorsToSpin()) {
   loop_.heartbeat().SetAway(true);  // memory may take minutes
-  thread_ = StartThread("terrace-session", [this] { Run(); });
 }
 
 JobSession::~JobSession() {
   End();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void JobSession::End() {
@@ -164,11 +167,12 @@ JobSession::Ended JobSession::Serve(JobRuntime made, RuntimeLoops& loops,
   return end;
 }
 
-absl::Status JobSession::Refuse(const absl::Status& why) {
+absl::Status JobSession::Refuse(PacketSocket& socket, uint64_t sequence,
+                                const absl::Status& why) {
   TERRACE_ASSIGN_OR_RETURN(
       const std::vector<std::byte> refusal,
-      Encode({.sequence = parts_.sequence, .body = Refusal{why}}));
-  parts_.socket.Send(refusal).IgnoreError();
+      Encode({.sequence = sequence, .body = Refusal{why}}));
+  socket.Send(refusal).IgnoreError();
   return why;
 }
 

@@ -60,8 +60,12 @@ class JobSession {
     std::function<void(Ended how)> on_end;
   };
 
-  // ResourceExhausted: there is no descriptor or thread.
+  // ResourceExhausted: there is no descriptor or thread, which the process is
+  // told.
   static absl::StatusOr<std::unique_ptr<JobSession>> Start(Parts parts);
+  // Answers a Hello of that number with the error, which it returns.
+  static absl::Status Refuse(PacketSocket& socket, uint64_t sequence,
+                             const absl::Status& why);
   // Ends it and waits until it has ended.
   ~JobSession();
   JobSession(const JobSession&) = delete;
@@ -96,7 +100,9 @@ class JobSession {
   void Run();
   Ended Serve();
   Ended Serve(JobRuntime made, RuntimeLoops& loops, OwnDescriptor page_file);
-  absl::Status Refuse(const absl::Status& why);
+  absl::Status Refuse(const absl::Status& why) {
+    return Refuse(parts_.socket, parts_.sequence, why);
+  }
   absl::Status Greet(JobRuntime& made, const JobClient& client,
                      OwnDescriptor page);
   // Whether the process has rung.

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -26,17 +25,6 @@ OwnDescriptor OpenSpare() {
 OwnDescriptor OpenEvents() {
   const ForkPause pause;
   return OwnDescriptor::Of(epoll_create1(EPOLL_CLOEXEC));
-}
-
-// It may see what all users do.
-bool IsOperator(const Peer& peer) {
-  return peer.uid == 0 || peer.uid == geteuid();
-}
-
-// Whose jobs it may see; nothing: all.
-std::optional<uid_t> OwnerSeenBy(const Peer& peer) {
-  if (IsOperator(peer)) return std::nullopt;
-  return peer.uid;
 }
 
 }  // namespace
@@ -156,9 +144,10 @@ void ControlServer::Admit(PacketSocket socket) {
     return;
   }
   ReapJobs();
-  absl::Status admitted = CheckPeer(*peer);
+  const bool is_operator = users_.IsOperator(socket, *peer);
+  absl::Status admitted = CheckPeer(*peer, is_operator);
   if (admitted.ok()) admitted = users_.AddConnection(peer->uid);
-  Session session(std::move(socket), *peer);
+  Session session(std::move(socket), *peer, is_operator);
   if (!admitted.ok()) {
     NoteRefusal(*peer, admitted);
     session.Answer({.body = Refusal{admitted}}).IgnoreError();
@@ -174,14 +163,14 @@ void ControlServer::Admit(PacketSocket socket) {
   sessions_.emplace(fd, std::move(session));
 }
 
-absl::Status ControlServer::CheckPeer(const Peer& peer) const {
+absl::Status ControlServer::CheckPeer(const Peer& peer,
+                                      bool is_operator) const {
   if (peer.pid == 0) {
     return absl::PermissionDeniedError(
         "the process is of a namespace that is not seen here, so that it "
         "cannot be told from its children");
   }
-  const size_t most =
-      kMostSessions + (IsOperator(peer) ? kOperatorsSessions : 0);
+  const size_t most = kMostSessions + (is_operator ? kOperatorsSessions : 0);
   const size_t now = connections();
   if (now < most) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -294,11 +283,11 @@ void ControlServer::ReapJobs() {
 EnvelopeBody ControlServer::AnswerOf(const Session& session,
                                      const Envelope& request) {
   if (std::holds_alternative<StatusRequest>(request.body)) {
-    return StatusFor(session.peer());
+    return StatusFor(session);
   }
   if (const auto* const drain = std::get_if<DrainRequest>(&request.body)) {
-    const absl::Status drained = Drain(session.peer(), *drain);
-    if (drained.ok()) return StatusFor(session.peer());
+    const absl::Status drained = Drain(session, *drain);
+    if (drained.ok()) return StatusFor(session);
     NoteRefusal(session.peer(), drained);
     return Refusal{drained};
   }
@@ -306,24 +295,25 @@ EnvelopeBody ControlServer::AnswerOf(const Session& session,
       "a control message that is an answer, where a request is due")};
 }
 
-DaemonStatus ControlServer::StatusFor(const Peer& peer) {
+DaemonStatus ControlServer::StatusFor(const Session& session) {
+  const uid_t uid = session.peer().uid;
   DaemonStatus status = status_();
   std::vector<UserTable::Use> uses;
-  if (IsOperator(peer)) {
+  if (session.is_operator()) {
     uses = users_.All();
   } else {
-    uses.push_back(users_.UseOf(peer.uid));
+    uses.push_back(users_.UseOf(uid));
   }
   for (const UserTable::Use& each : uses) {
     status.users.push_back({each.uid, static_cast<int32_t>(each.connections),
                             static_cast<int32_t>(each.connection_limit)});
   }
-  const std::optional<uid_t> owner = OwnerSeenBy(peer);
+  const std::optional<uid_t> owner = session.sees();
   status.jobs = jobs_.JobsOf(owner);
   std::erase_if(status.stopped, [&](const DaemonStatus::Loop& loop) {
-    if (loop.process == 0 || IsOperator(peer)) return false;
+    if (loop.process == 0 || session.is_operator()) return false;
     const std::optional<JobName> whose = jobs_.OwnerOf(loop.process);
-    return !whose.has_value() || whose->uid != peer.uid;
+    return !whose.has_value() || whose->uid != uid;
   });
   // For who asks again. Whoever asks without end costs jobs' movers no more.
   jobs_.AskStats(owner, now_, kStatsPause);
@@ -331,7 +321,7 @@ DaemonStatus ControlServer::StatusFor(const Peer& peer) {
 }
 
 absl::Status ControlServer::Wait(Session& session, const Envelope& request) {
-  const std::optional<uid_t> owner = OwnerSeenBy(session.peer());
+  const std::optional<uid_t> owner = session.sees();
   const int fd = session.descriptor();
   if (const auto* const tensors = std::get_if<TensorsRequest>(&request.body)) {
     listings_.Add({fd, request.sequence, owner, *tensors}, now_);
@@ -373,18 +363,18 @@ void ControlServer::AnswerLate(int fd, const Envelope& answer) {
   if (!answered.ok()) End(fd);
 }
 
-absl::Status ControlServer::Drain(const Peer& peer,
+absl::Status ControlServer::Drain(const Session& session,
                                   const DrainRequest& request) {
-  if (!IsOperator(peer)) {
+  if (!session.is_operator()) {
     return absl::PermissionDeniedError(
-        "a daemon is drained by root or its own user");
+        "a daemon is drained by root, its own user and its operators");
   }
   drains_ = true;
   jobs_.Drain();
   drained_by_ = request.seconds < 0 ? absl::InfiniteFuture()
                                     : now_ + absl::Seconds(request.seconds);
-  log_.Info(absl::StrCat(PeerText(peer), " has it drain: ", jobs_.size(),
-                         " processes of jobs are here"));
+  log_.Info(absl::StrCat(PeerText(session.peer()), " has it drain: ",
+                         jobs_.size(), " processes of jobs are here"));
   return absl::OkStatus();
 }
 

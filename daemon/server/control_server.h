@@ -85,7 +85,7 @@ class ControlServer {
   absl::Status Watch(int what, int fd, uint32_t events);
   void Accept(PacketListener& listener);
   void Admit(PacketSocket socket);
-  absl::Status CheckPeer(const Peer& peer) const;
+  absl::Status CheckPeer(const Peer& peer, bool is_operator) const;
   // Without a descriptor for it who waits is turned away, else it would be
   // ready for ever.
   void TurnAway(PacketListener& listener, const absl::Status& why);
@@ -102,8 +102,8 @@ class ControlServer {
   absl::Status Wait(Session& session, const Envelope& request);
   void AnswerWaiting();
   void AnswerLate(int fd, const Envelope& answer);
-  absl::Status Drain(const Peer& peer, const DrainRequest& request);
-  DaemonStatus StatusFor(const Peer& peer);
+  absl::Status Drain(const Session& session, const DrainRequest& request);
+  DaemonStatus StatusFor(const Session& session);
   void End(int fd);
 
   // One line of the log for each, as far as they are few.

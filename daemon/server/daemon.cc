@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "daemon/config/path_check.h"
 #include "daemon/config/user_names.h"
 #include "daemon/wire/default_socket.h"
 #include "daemon/wire/poll_timeout.h"
@@ -36,15 +37,6 @@ absl::StatusOr<std::string> SocketOf(const DaemonOptions& options,
       "or write socket = \"PATH\" in the configuration");
 }
 
-// Those of memory, the first one first.
-std::vector<TierSpec> MemoriesOf(const DaemonConfig& config) {
-  std::vector<TierSpec> memories;
-  for (const TierSpec& each : config.TierSpecs()) {
-    if (each.kind == TierKind::kDram) memories.push_back(each);
-  }
-  return memories;
-}
-
 std::string FaultOf(const std::shared_ptr<const Holdings::Report>& report,
                     const std::string& tier) {
   if (report == nullptr) return "";
@@ -62,9 +54,10 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
   TERRACE_ASSIGN_OR_RETURN(DaemonConfig config,
                            ReadDaemonConfig(options.config_file));
   TERRACE_ASSIGN_OR_RETURN(UserTable users, UserTable::Make(config));
+  TERRACE_RETURN_IF_ERROR(CheckPaths(config));
   log->SetLevel(config.service.log);
   if (options.media == nullptr) {
-    options.media = MakeHostMedia(MemoriesOf(config).front());
+    options.media = MakeHostMedia(config.Memory());
   }
   std::unique_ptr<Daemon> daemon(
       new Daemon(std::move(options), std::move(config), std::move(users),
@@ -97,12 +90,6 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(
                       .ledger = daemon->jobs_->ledger(),
                       .loops = daemon->loops_},
                      [made = daemon.get()] { made->TellLoops(); }));
-  std::vector<TierSpec> idle = MemoriesOf(daemon->config_);
-  idle.erase(idle.begin());
-  for (const TierSpec& each : idle) {
-    log->Warn(absl::StrCat("tier '", TierText(each),
-                           "' is no job's: jobs have the first memory"));
-  }
   return daemon;
 }
 

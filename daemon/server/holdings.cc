@@ -1,7 +1,5 @@
 #include "daemon/server/holdings.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <system_error>
@@ -38,16 +36,6 @@ absl::Status CheckMemory(const std::vector<TierSpec>& tiers,
                    " bytes of memory are available to this process"));
 }
 
-absl::Status CheckDirectory(const TierSpec& tier) {
-  struct stat found = {};
-  const bool is_other =
-      stat(tier.place.c_str(), &found) == 0 && !S_ISDIR(found.st_mode);
-  if (!is_other) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("tier '", TierText(tier),
-                   "': a file or device is one job's; jobs share a directory"));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Holdings>> Holdings::Open(
@@ -59,7 +47,6 @@ absl::StatusOr<std::unique_ptr<Holdings>> Holdings::Open(
   std::vector<PathLock> locks;
   for (const TierSpec& each : tiers) {
     if (each.kind == TierKind::kDisk || each.kind == TierKind::kPmem) {
-      TERRACE_RETURN_IF_ERROR(CheckDirectory(each));
       TERRACE_ASSIGN_OR_RETURN(PathLock lock, PathLock::Take(each.place));
       locks.push_back(std::move(lock));
     }

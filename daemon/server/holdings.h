@@ -49,10 +49,10 @@ class Holdings {
 
   // Errors are those of Runtime::Create, which name the tier;
   // ResourceExhausted: the host has no such memory, or there is no thread to be
-  // had; Unavailable: another daemon has a directory; Unimplemented: a path
-  // that is no directory, which jobs could share. What jobs have already stands
-  // in the ledger. The loops are watched from then on; `tell` is called in each
-  // turn of the thread.
+  // had; Unavailable: another daemon has a directory. Paths are directories, as
+  // CheckPaths has found. What jobs have already stands in the ledger. The
+  // loops are watched from then on; `tell` is called in each turn of the
+  // thread.
   static absl::StatusOr<std::unique_ptr<Holdings>> Open(
       const DaemonConfig& config, Parts parts, std::function<void()> tell);
   // Ends the Runtime as its destructor does, if it is not closed.

@@ -32,8 +32,8 @@ absl::Status Check(const JobEvictions::Question& question) {
                       request.uid == int64_t{*question.owner};
   if (is_own) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      "what another user's job has in memory is evicted by that user, by root "
-      "or by the daemon's own user");
+      "what another user's job has in memory is evicted by that user, by root, "
+      "by the daemon's own user and by its operators");
 }
 
 }  // namespace

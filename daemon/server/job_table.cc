@@ -26,7 +26,6 @@ constexpr int64_t kRequests = 1 << 20;
 // Half of an address space.
 constexpr int64_t kMostAddressBytes = int64_t{1} << 46;
 
-// All but a further memory.
 JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
                   JobLinks* links, const JobTable::Parts& parts) {
   JobTiers tiers;
@@ -35,16 +34,12 @@ JobTiers TiersFor(const DaemonConfig& config, TierLedger* ledger,
   tiers.links = links;
   tiers.pool = parts.pool;
   tiers.media = parts.media;
-  bool has_memory = false;
+  tiers.memory = config.Memory();
   for (const TierSpec& each : config.TierSpecs()) {
-    if (each.kind == TierKind::kDisk) {
-      tiers.below.push_back(each);
-    } else if (each.kind == TierKind::kFar || each.kind == TierKind::kPmem) {
-      tiers.mapped.push_back(each);
-    } else if (each.kind == TierKind::kDram && !has_memory) {
-      tiers.memory = each;
-      has_memory = true;
-    }
+    if (each.kind == TierKind::kDisk) tiers.below.push_back(each);
+    const bool is_mapped =
+        each.kind == TierKind::kFar || each.kind == TierKind::kPmem;
+    if (is_mapped) tiers.mapped.push_back(each);
   }
   return tiers;
 }
@@ -225,14 +220,11 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
                              uint64_t sequence, const Hello& hello,
                              Memory memory) {
   std::shared_ptr<GoesOnWith> kept;
-  int64_t lent = memory == Memory::kToCome ? MemoryBytesOf(hello) : 0;
   if (hello.token != JobToken{}) {
-    kept = std::make_shared<GoesOnWith>();
-    kept->job.emplace(kept_.Take(hello.token));
-    kept->memory = kept->job->memory.Share();
-    kept->has_pins = kept->job->HasPins();
-    lent = LentBytesOf(*kept->job);
+    kept = std::make_shared<GoesOnWith>(kept_.Take(hello.token));
   }
+  int64_t lent = memory == Memory::kToCome ? MemoryBytesOf(hello) : 0;
+  if (kept != nullptr) lent = LentBytesOf(*kept->job);
   const Hello order = kept == nullptr ? hello : kept->job->file.facts().asked;
   const JobName name{peer.uid, order.job};
   const int64_t bytes = MemoryBytesOf(order);
@@ -268,7 +260,9 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
           }};
   absl::StatusOr<OwnDescriptor> process = OpenProcess(peer.pid);
   absl::StatusOr<std::unique_ptr<JobSession>> session =
-      process.ok() ? JobSession::Start(std::move(parts)) : process.status();
+      process.ok()
+          ? JobSession::Start(std::move(parts))
+          : JobSession::Refuse(parts.socket, sequence, process.status());
   if (!session.ok()) {
     if (kept != nullptr) {
       kept_.PutBack(*std::move(kept->job));
@@ -282,7 +276,7 @@ absl::Status JobTable::Begin(PacketSocket socket, const Peer& peer,
       number, Entry{.peer = peer,
                     .use = {name, bytes, AddressBytesOf(tiers_, name, order)},
                     .process = *std::move(process),
-                    .kept = std::move(kept),
+                    .kept = kept,
                     .session = *std::move(session),
                     .asked = std::move(asked)});
   Entry& entry = added.first->second;

@@ -152,9 +152,13 @@ class JobTable {
         ABSL_GUARDED_BY(mutex);
   };
   struct GoesOnWith {
+    explicit GoesOnWith(KeptJob taken)
+        : job(std::move(taken)),
+          memory(job->memory.Share()),
+          has_pins(job->HasPins()) {}
     std::optional<KeptJob> job;  // until its runtime has it
     OwnDescriptor memory;        // of the same
-    bool has_pins = false;
+    const bool has_pins;
   };
   struct Entry {
     Peer peer;

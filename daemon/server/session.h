@@ -6,9 +6,12 @@
 // A session belongs to the control server's thread.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,8 +24,8 @@ namespace terrace {
 
 class Session {
  public:
-  Session(PacketSocket socket, const Peer& peer)
-      : socket_(std::move(socket)), peer_(peer) {}
+  Session(PacketSocket socket, const Peer& peer, bool is_operator)
+      : socket_(std::move(socket)), peer_(peer), is_operator_(is_operator) {}
 
   struct Request {
     enum class Kind : uint8_t {
@@ -56,6 +59,12 @@ class Session {
   bool has_unread() const { return !unread_.empty(); }
   size_t unread_bytes() const { return unread_bytes_; }
   const Peer& peer() const { return peer_; }
+  bool is_operator() const { return is_operator_; }
+  // Whose jobs it may see; nothing: all.
+  std::optional<uid_t> sees() const {
+    if (is_operator_) return std::nullopt;
+    return peer_.uid;
+  }
   int descriptor() const { return socket_.descriptor(); }
   // The connection goes on elsewhere.
   PacketSocket TakeSocket() && { return std::move(socket_); }
@@ -66,6 +75,7 @@ class Session {
 
   PacketSocket socket_;
   const Peer peer_;
+  const bool is_operator_;
   std::deque<std::vector<std::byte>> unread_;  // packets
   size_t unread_bytes_ = 0;
   bool is_waiting_ = false;

@@ -1,5 +1,7 @@
 #include "daemon/server/user_table.h"
 
+#include <unistd.h>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "daemon/config/user_names.h"
@@ -9,9 +11,15 @@ namespace terrace {
 absl::StatusOr<UserTable> UserTable::Make(const DaemonConfig& config) {
   UserTable table;
   TERRACE_ASSIGN_OR_RETURN(table.names_, UidsOf(config));
+  TERRACE_ASSIGN_OR_RETURN(table.operators_, OperatorsOf(config));
   table.config_ = config;
   table.unknown_ = OverflowUid();
   return table;
+}
+
+bool UserTable::IsOperator(const PacketSocket& socket, const Peer& peer) const {
+  if (peer.uid == 0 || peer.uid == geteuid()) return true;
+  return operators_.has_value() && socket.IsPeerOf(*operators_);
 }
 
 absl::Status UserTable::AddConnection(uid_t uid) {

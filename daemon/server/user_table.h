@@ -7,12 +7,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/config/daemon_config.h"
+#include "daemon/wire/packet_socket.h"
 
 namespace terrace {
 
@@ -27,8 +29,13 @@ class UserTable {
   // What a user has whose quota says nothing.
   static constexpr int64_t kConnections = 64;
 
-  // Errors are those of UidsOf (daemon/config/user_names.h).
+  // Errors are those of UidsOf and OperatorsOf (daemon/config/user_names.h).
   static absl::StatusOr<UserTable> Make(const DaemonConfig& config);
+
+  // Whether who connected there, as `peer`, may see and do what concerns all
+  // users: root, the daemon's own user, and the group of the configuration that
+  // the table was made with.
+  bool IsOperator(const PacketSocket& socket, const Peer& peer) const;
 
   // One more connection of that user. ResourceExhausted, which names the limit
   // and the use; PermissionDenied: the uid stands for users that are not known.
@@ -51,7 +58,8 @@ class UserTable {
 
   DaemonConfig config_;
   std::map<uid_t, std::string> names_;  // of those that the file names
-  uid_t unknown_ = 0;                   // stands for users that are not known
+  std::optional<gid_t> operators_;
+  uid_t unknown_ = 0;  // stands for users that are not known
   std::map<uid_t, int64_t> connections_;
 };
 

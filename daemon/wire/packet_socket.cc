@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -141,6 +142,21 @@ absl::StatusOr<Peer> PacketSocket::peer() const {
     return ErrnoError(name_, "a connection has no peer", errno);
   }
   return Peer{peer.uid, peer.gid, peer.pid};
+}
+
+bool PacketSocket::IsPeerOf(gid_t group) const {
+  const absl::StatusOr<Peer> own = peer();
+  if (own.ok() && own->gid == group) return true;
+  std::vector<gid_t> groups;  // beside its own
+  socklen_t size = 0;
+  // It says how much room it needs.
+  while (getsockopt(descriptor(), SOL_SOCKET, SO_PEERGROUPS, groups.data(),
+                    &size) != 0) {
+    if (errno != ERANGE) return false;
+    groups.resize(size / sizeof(gid_t));
+  }
+  groups.resize(size / sizeof(gid_t));
+  return absl::c_linear_search(groups, group);
 }
 
 absl::StatusOr<bool> PacketSocket::Send(absl::Span<const std::byte> bytes) {

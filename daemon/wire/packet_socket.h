@@ -69,6 +69,9 @@ class PacketSocket {
   // Who connected, as the kernel had it at connect(): Unavailable where the
   // kernel does not say.
   absl::StatusOr<Peer> peer() const;
+  // Whether that group was one of its, then; false where the kernel does not
+  // say (before Linux 4.13).
+  bool IsPeerOf(gid_t group) const;
 
   // All of it in one packet: false where the peer does not read now.
   // Unavailable: the peer is gone.

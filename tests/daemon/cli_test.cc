@@ -95,6 +95,18 @@ TEST(DoctorTest, ADaemonsConfigurationIsLookedAtOnThisHost) {
   EXPECT_THAT(nobody.errors, HasSubstr(":2:8: this host has no user"));
 }
 
+TEST(DoctorTest, WhatNoDaemonStartsWithIsNotUsable) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/terraced.toml";
+  const std::string given = directory.Write("given", "");
+  std::ofstream(file) << "tiers = ['dram=64MiB', 'nvme:" << given << "=1MiB']";
+  const ChildResult result = Terrace({"doctor", "--config", file});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.output, "");
+  EXPECT_THAT(result.errors,
+              HasSubstr(file + ":1:24: nvme:" + given + ": a file or device"));
+}
+
 TEST(DoctorTest, ADaemonsQuotasAreInTheJsonToo) {
   const TemporaryDirectory directory;
   const std::string file = directory.path() + "/terraced.toml";

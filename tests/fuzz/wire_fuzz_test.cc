@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 namespace terrace {
 namespace {
 
-uint64_t milliseconds = 3000;
+uint64_t milliseconds = 5000;  // twenty seconds of all
 uint64_t first_seed = 1;
 
 using Input = std::vector<uint8_t>;

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <csignal>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 
 namespace terrace {
@@ -54,7 +55,7 @@ bool Restrict(const ChildOptions& options) {
 
 ChildProcess::ChildProcess(const std::vector<std::string>& command,
                            const ChildOptions& options)
-    : deadline_(Now() + options.longest_seconds) {
+    : longest_seconds_(options.longest_seconds) {
   std::vector<char*> arguments;
   for (const std::string& word : command) {
     arguments.push_back(const_cast<char*>(word.c_str()));
@@ -93,6 +94,7 @@ bool ChildProcess::running() {
 }
 
 bool ChildProcess::WaitForOutput(const std::string& text) {
+  BeginWait();
   while (result_.output.find(text) == std::string::npos) {
     if (Late() || !ReadOutput(100)) return false;
   }
@@ -100,6 +102,7 @@ bool ChildProcess::WaitForOutput(const std::string& text) {
 }
 
 bool ChildProcess::WaitUntil(const std::function<bool()>& condition) {
+  BeginWait();
   while (!condition()) {
     if (Late() || !running()) return false;
     Pause();
@@ -112,6 +115,7 @@ void ChildProcess::Kill(int signal) {
 }
 
 const ChildResult& ChildProcess::Wait() {
+  BeginWait();
   while (ReadOutput(100)) Late();
   while (running()) {  // it closed its output and goes on
     Late();
@@ -122,6 +126,10 @@ const ChildResult& ChildProcess::Wait() {
   result_.errors.clear();
   for (ssize_t n; (n = read(errors_fd_, buffer, sizeof buffer)) > 0;) {
     result_.errors.append(buffer, static_cast<size_t>(n));
+  }
+  if (was_late_) {
+    result_.errors += absl::StrCat("(killed: the test waited for it for ",
+                                   longest_seconds_, " seconds)\n");
   }
   return result_;
 }
@@ -148,8 +156,11 @@ void ChildProcess::Reap(bool block) {
   if (WIFSIGNALED(status)) result_.signal = WTERMSIG(status);
 }
 
+void ChildProcess::BeginWait() { deadline_ = Now() + longest_seconds_; }
+
 bool ChildProcess::Late() {
   if (Now() < deadline_) return false;
+  was_late_ |= !ended_;
   Kill(SIGKILL);
   return true;
 }

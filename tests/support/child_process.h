@@ -6,7 +6,8 @@
 //   EXPECT_EQ(child.Wait().signal, SIGKILL);
 //
 // Killed, if it still runs, with the object. No wait is longer than two
-// minutes: then the child is killed, which the result shows. One thread.
+// minutes, however long the child has run before it: then the child is killed,
+// which the result and its errors show. One thread.
 #pragma once
 
 #include <sys/types.h>
@@ -30,7 +31,7 @@ struct ChildOptions {
   // the same, so that what it needs can still be found in root's home.
   bool respect_permissions = false;
   int64_t largest_file_bytes = 0;  // RLIMIT_FSIZE; 0: as it is
-  double longest_seconds = 120;    // then it is killed
+  double longest_seconds = 120;    // of one wait, then it is killed
 };
 
 class ChildProcess {
@@ -58,16 +59,21 @@ class ChildProcess {
   const ChildResult& Wait();
 
  private:
+  // Each wait has its time from here on.
+  void BeginWait();
+  // Its time is over, and the child is killed.
+  bool Late();
   // Takes what can be had of its output within the time; false at its end.
   bool ReadOutput(int timeout_ms);
   void Reap(bool block);
-  bool Late();
 
   pid_t pid_ = -1;
   int output_fd_ = -1;
   int errors_fd_ = -1;  // an unnamed file
   bool ended_ = false;
-  double deadline_ = 0;  // seconds of the steady clock
+  const double longest_seconds_;
+  double deadline_ = 0;  // of the wait, in seconds of the steady clock
+  bool was_late_ = false;
   ChildResult result_;
 };
 

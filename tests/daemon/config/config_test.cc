@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/config/daemon_config.h"
+#include "daemon/config/path_check.h"
 #include "daemon/config/user_names.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -88,18 +89,22 @@ TEST(DaemonConfigTest, TheDaemonsOwnKeys) {
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->service.socket, "");
   EXPECT_EQ(config->service.group, "");
+  EXPECT_EQ(config->service.operators, "");
   EXPECT_EQ(config->service.drain_seconds, 30);
   EXPECT_EQ(config->service.log, "info");
   EXPECT_EQ(config->service.pace_bytes_per_second, 0);
   const auto said =
       Parse(absl::StrCat(kTiers,
                          "socket = '/run/t/s'\ngroup = 'terrace'\n"
+                         "operators = 'storage'\n"
                          "drain_seconds = 5\nlog = 'warning'\n"
                          "pace = '1.5 GB/s'\n"));
   ASSERT_TRUE(said.ok()) << said.status();
   EXPECT_EQ(said->service.socket, "/run/t/s");
   EXPECT_EQ(said->service.group, "terrace");
   EXPECT_EQ(said->service.group_position.line, 3);
+  EXPECT_EQ(said->service.operators, "storage");
+  EXPECT_EQ(said->service.operators_position.line, 4);
   EXPECT_EQ(said->service.drain_seconds, 5);
   EXPECT_EQ(said->service.log, "warning");
   EXPECT_EQ(said->service.pace_bytes_per_second, 1'500'000'000);
@@ -128,7 +133,7 @@ TEST(DaemonConfigTest, WhatIsNoTomlSaysWhere) {
 TEST(DaemonConfigTest, UnknownKeysSayWhereAndWhatIsKnown) {
   EXPECT_EQ(MessageOf("tires = []\n"),
             "d.toml:2:1: no such key: tires; known: tiers, socket, group, "
-            "drain_seconds, metrics, pace, log, quota, users");
+            "operators, drain_seconds, metrics, pace, log, quota, users");
   EXPECT_EQ(MessageOf("[quota.jobs]\n"),
             "d.toml:2:8: no such key: quota.jobs; known in quota: user, job");
   EXPECT_EQ(MessageOf("[quota.job]\narena = 1\n"),
@@ -176,6 +181,8 @@ TEST(DaemonConfigTest, ADaemonHasMemoryAndNoGpu) {
       {"tiers = ['dram=1GiB', 'nvme:/mnt/a']\n",
        "d.toml:1:23: nvme:/mnt/a: it has no budget; write nvme:/mnt/a=100GiB"},
       {"tiers = ['dram=1GiB', 'dram=2GiB']\n", "dram is named twice"},
+      {"tiers = ['dram:node1=1GiB', 'nvme:/a=1GiB', 'dram=2GiB']\n",
+       "d.toml:1:45: dram: jobs have one memory, which is dram:node1"},
       {"tiers = ['dram=1GiB', 'tape:0=1GiB']\n", "d.toml:1:23: "}};
   for (const auto& [text, message] : wrong) {
     const absl::Status status = Parse(text).status();
@@ -248,6 +255,39 @@ TEST(UserNamesTest, AUserThatIsNobodyOrTwiceSaysWhere) {
               StartsWith("d.toml:2:8: the uid 65534 stands for all users"));
   EXPECT_THAT(std::string(check("[users.0]\n[users.root]\n").message()),
               EndsWith("users.root and users.0 are both the uid 0"));
+}
+
+TEST(UserNamesTest, AGroupThatThisHostDoesNotHaveSaysWhere) {
+  const auto config =
+      Parse(absl::StrCat(kTiers, "group = 'root'\noperators = 'no-such'\n"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(**GroupOf(*config), 0u);
+  EXPECT_THAT(std::string(OperatorsOf(*config).status().message()),
+              StartsWith("d.toml:3:13: this host has no group no-such"));
+  EXPECT_EQ(*OperatorsOf(*Parse(kTiers)), std::nullopt);
+}
+
+TEST(PathCheckTest, AFileOrADeviceIsNoDaemons) {
+  const TemporaryDirectory directory;
+  const auto check = [](const std::string& tier) {
+    const auto config =
+        Parse(absl::StrCat("tiers = ['dram=1GiB', '", tier, "=1GiB']\n"));
+    EXPECT_TRUE(config.ok()) << config.status();
+    return CheckPaths(*config);
+  };
+  EXPECT_EQ(check("nvme:" + directory.path()), absl::OkStatus());
+  EXPECT_EQ(check("nvme:" + directory.path() + "/none"), absl::OkStatus());
+  EXPECT_EQ(check("far:node1"), absl::OkStatus());
+  for (const std::string& tier : {"nvme:" + directory.Write("given", ""),
+                                  "pmem:" + directory.Write("given", ""),
+                                  std::string("nvme:/dev/null")}) {
+    const absl::Status status = check(tier);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_EQ(std::string(status.message()),
+              absl::StrCat("d.toml:1:23: ", tier,
+                           ": a file or device is one job's; jobs share a "
+                           "directory"));
+  }
 }
 
 TEST(DaemonConfigTest, MetricsAreToldOnThisHostAlone) {

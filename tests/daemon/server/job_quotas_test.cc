@@ -1,7 +1,9 @@
 // What users and jobs may have of a daemon, to the byte.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -90,6 +92,37 @@ TEST(JobQuotasTest, AllTogetherHaveNoMoreThanTheTier) {
   EXPECT_TRUE(absl::IsResourceExhausted(two)) << two;
   EXPECT_THAT(WordsOf(two), HasSubstr("all of this host's jobs together has "
                                       "5242880, and the limit is 8388608"));
+}
+
+// The daemon's user has as many threads as it may have.
+TEST(JobQuotasTest, WhoCannotHaveAThreadIsToldSo) {
+  if (getuid() != 0) GTEST_SKIP() << "it takes root to bound another user";
+  const auto run = [](const std::vector<std::string>& words) {
+    std::vector<std::string> command = {"/usr/bin/setpriv", "--clear-groups",
+                                        "--reuid=4711", "--regid=4711"};
+    command.insert(command.end(), words.begin(), words.end());
+    return ChildProcess(command).Wait().exit_code == 0;
+  };
+  if (!run({TERRACED_PROGRAM, "--version"})) {
+    GTEST_SKIP() << TERRACED_PROGRAM << " is for one user";
+  }
+  RunningDaemon daemon("", {.uid = 4711});
+  ASSERT_TRUE(daemon.Serves());
+  rlimit before = {};  // this process's, too
+  ASSERT_EQ(getrlimit(RLIMIT_NPROC, &before), 0);
+  const auto bound = [&](const std::string& threads) {
+    return run({"/usr/bin/prlimit", absl::StrCat("--pid=", daemon.pid()),
+                absl::StrCat("--nproc=", threads, ":")});
+  };
+  ASSERT_TRUE(bound("1"));
+  const absl::Status refused = ConnectAs(daemon, kMib).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(WordsOf(refused), HasSubstr("cannot start a session's thread"));
+  EXPECT_EQ(UsedMemory(daemon), 0);
+  ASSERT_TRUE(bound(before.rlim_cur == RLIM_INFINITY
+                        ? "unlimited"
+                        : absl::StrCat(before.rlim_cur)));
+  EXPECT_TRUE(ConnectAs(daemon, kMib).ok());
 }
 
 TEST(JobQuotasTest, DisksAreCountedAsTheyGrow) {

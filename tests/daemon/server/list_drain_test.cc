@@ -195,35 +195,82 @@ TEST(DrainTest, AtTheDeadlineTheOthersEnd) {
 }
 
 // Whoever is no operator sees its own tensors alone, and drains nothing.
-TEST(ListTest, AnotherUserSeesNothing) {
-  if (getuid() != 0) GTEST_SKIP() << "it takes root to be two users";
-  const auto run = [](const std::vector<std::string>& words) {
-    std::vector<std::string> command = {"/usr/bin/setpriv", "--clear-groups",
-                                        "--reuid=4711", "--regid=4711",
-                                        TERRACE_PROGRAM};
+// Commands of a user who is neither root nor the daemon's, where the test is
+// root's.
+class OtherUserTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (getuid() != 0) GTEST_SKIP() << "it takes root to be two users";
+    if (Run("4711", {"--version"}).exit_code != 0) {
+      GTEST_SKIP() << TERRACE_PROGRAM << " is for one user";
+    }
+  }
+
+  // `groups`: the first one is its own.
+  static ChildResult Run(const std::string& groups,
+                         const std::vector<std::string>& words) {
+    std::vector<std::string> command = {
+        "/usr/bin/setpriv", "--reuid=4711",
+        absl::StrCat("--regid=", groups.substr(0, groups.find(','))),
+        absl::StrCat("--groups=", groups), TERRACE_PROGRAM};
     command.insert(command.end(), words.begin(), words.end());
     return ChildProcess(command).Wait();
-  };
-  if (run({"--version"}).exit_code != 0) {
-    GTEST_SKIP() << TERRACE_PROGRAM << " is for one user";
   }
-  RunningDaemon daemon("group = '4711'\n");
-  ASSERT_TRUE(daemon.Serves());
-  for (const std::string& file : {daemon.config(), daemon.socket()}) {
-    std::filesystem::permissions(std::filesystem::path(file).parent_path(),
-                                 std::filesystem::perms(0711));
+
+  // With a job of root's, whose tensor is a secret.
+  static std::unique_ptr<Runtime> Serve(RunningDaemon& daemon) {
+    EXPECT_TRUE(daemon.Serves());
+    for (const std::string& file : {daemon.config(), daemon.socket()}) {
+      std::filesystem::permissions(std::filesystem::path(file).parent_path(),
+                                   std::filesystem::perms(0711));
+    }
+    auto job = ConnectAs(daemon, 1 << 20, "night");
+    EXPECT_TRUE(job.ok()) << job.status();
+    EXPECT_TRUE(RegisterOf(**job, "secret", 4096).ok());
+    EXPECT_EQ(ListOf(daemon).size(), 1u);
+    return *std::move(job);
   }
-  auto job = ConnectAs(daemon, 1 << 20);
-  ASSERT_TRUE(job.ok()) << job.status();
-  ASSERT_TRUE(RegisterOf(**job, "secret", 4096).ok());
-  EXPECT_EQ(ListOf(daemon).size(), 1u);
-  const ChildResult listed = run({"ls", "--daemon", daemon.socket()});
+};
+
+TEST_F(OtherUserTest, AnotherUserSeesNothing) {
+  RunningDaemon daemon("group = '4711'\noperators = '4713'\n");
+  const auto job = Serve(daemon);
+  const ChildResult listed =
+      Run("4711,4712", {"ls", "--daemon", daemon.socket()});
   EXPECT_EQ(listed.exit_code, 0) << listed.errors;
   EXPECT_EQ(listed.output, "job\tprocess\tbytes\ttier\tstate\tname\n");
-  const ChildResult drained = run({"drain", "--daemon", daemon.socket()});
+  const ChildResult drained =
+      Run("4711,4712", {"drain", "--daemon", daemon.socket()});
   EXPECT_EQ(drained.exit_code, 1);
-  EXPECT_THAT(drained.errors, HasSubstr("root or its own user"));
+  EXPECT_THAT(drained.errors,
+              HasSubstr("root, its own user and its operators"));
   EXPECT_EQ(daemon.Status()->phase, "serving");
+}
+
+TEST_F(OtherUserTest, AnOperatorMayWhatRootMay) {
+  for (const char* groups : {"4711,4712,4713", "4713,4711"}) {
+    RunningDaemon daemon("group = '4711'\noperators = '4713'\n");
+    const auto job = Serve(daemon);
+    const auto run = [&](std::vector<std::string> words) {
+      words.insert(words.end(), {"--daemon", daemon.socket()});
+      return Run(groups, words);
+    };
+    EXPECT_THAT(run({"ls"}).output, HasSubstr("secret"));
+    EXPECT_THAT(run({"status"}).output, HasSubstr("uid 0: "));
+    const ChildResult evicted = run({"evict", "night", "--user", "root"});
+    EXPECT_EQ(evicted.exit_code, 0) << evicted.errors;
+    const ChildResult drained = run({"drain"});
+    EXPECT_EQ(drained.exit_code, 0) << drained.errors;
+    EXPECT_EQ(daemon.Status()->phase, "draining");
+  }
+}
+
+TEST_F(OtherUserTest, WithoutTheKeyAGroupHasNoOperators) {
+  RunningDaemon daemon("group = '4711'\n");
+  const auto job = Serve(daemon);
+  const ChildResult drained =
+      Run("4711,0", {"drain", "--daemon", daemon.socket()});
+  EXPECT_EQ(drained.exit_code, 1) << drained.output;
 }
 
 }  // namespace
