@@ -17,6 +17,10 @@ install(EXPORT terrace-targets NAMESPACE terrace::
 if(TARGET terrace_cuda)
   install(TARGETS terrace_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 endif()
+if(TARGET terrace_torch_cuda)
+  install(TARGETS terrace_torch_cuda
+    LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT torch)
+endif()
 
 if(TARGET terrace_torch)
   install(TARGETS terrace_torch EXPORT terrace-torch-targets

@@ -75,16 +75,6 @@ function(terrace_feature name folder found why_not)
   set(TERRACE_HAVE_${name} ${enabled} PARENT_SCOPE)
 endfunction()
 
-if(NOT TERRACE_CUDA STREQUAL "OFF")
-  find_package(CUDAToolkit QUIET)
-endif()
-set(cuda_found FALSE)
-if(CUDAToolkit_FOUND AND TARGET CUDA::cudart_static)
-  set(cuda_found TRUE)
-endif()
-terrace_feature(CUDA kernels/cuda/cuda_module.cc ${cuda_found}
-  "no CUDA toolkit, or none with cudart_static: nvcc is neither in PATH nor below CUDAToolkit_ROOT")
-
 if(NOT TERRACE_NCCL STREQUAL "OFF")
   find_path(TERRACE_NCCL_INCLUDE nccl.h)
   find_library(TERRACE_NCCL_LIBRARY nccl)
@@ -106,6 +96,10 @@ if(TERRACE_HAVE_PMEM)
   set(TERRACE_PMEM_MODULE libpmem2)
 endif()
 
+# Before LibTorch, which may need a header of it.
+if(NOT TERRACE_CUDA STREQUAL "OFF" AND NOT TERRACE_CUDA_RUNTIME STREQUAL "LIBTORCH")
+  find_package(CUDAToolkit QUIET)
+endif()
 # TerraceTorch_FOUND is what the folders that need LibTorch ask.
 if(TERRACE_TORCH STREQUAL "OFF")
   set(TerraceTorch_FOUND FALSE)
@@ -122,4 +116,33 @@ elseif(TERRACE_TORCH STREQUAL "OFF")
 else()
   message(STATUS "Terrace: TORCH off (no LibTorch; scripts/bootstrap "
     "installs it, TERRACE_TORCH_ROOT names one)")
+endif()
+
+# The runtime that CUDA's module has: one of its own, from a toolkit; or LibTorch's,
+# in a package for programs that have that in any case, so that a process has
+# one. Then no toolkit is asked for.
+set(TERRACE_CUDA_RUNTIME OWN CACHE STRING "OWN or LIBTORCH")
+set_property(CACHE TERRACE_CUDA_RUNTIME PROPERTY STRINGS OWN LIBTORCH)
+if(NOT TERRACE_CUDA_RUNTIME MATCHES "^(OWN|LIBTORCH)$")
+  message(FATAL_ERROR "TERRACE_CUDA_RUNTIME is OWN or LIBTORCH, not "
+    "'${TERRACE_CUDA_RUNTIME}'")
+endif()
+set(cuda_found FALSE)
+if(TERRACE_CUDA_RUNTIME STREQUAL "LIBTORCH")
+  set(TERRACE_CUDA_LIBRARY TerraceTorch::cudart)
+  set(cuda_missing "${TerraceTorch_CUDA_MISSING}")
+  if(TerraceTorch_CUDA_FOUND)
+    set(cuda_found TRUE)
+  endif()
+else()
+  set(TERRACE_CUDA_LIBRARY CUDA::cudart_static)
+  set(cuda_missing "no CUDA toolkit, or none with cudart_static: nvcc is neither in PATH nor below CUDAToolkit_ROOT; scripts/bootstrap --cuda installs one")
+  if(TARGET CUDA::cudart_static)
+    set(cuda_found TRUE)
+  endif()
+endif()
+terrace_feature(CUDA kernels/cuda/cuda_module.cc ${cuda_found}
+  "${cuda_missing}")
+if(CUDAToolkit_FOUND)
+  message(STATUS "Terrace: CUDA's compiler is nvcc ${CUDAToolkit_VERSION}")
 endif()

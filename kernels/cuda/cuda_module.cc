@@ -1,40 +1,14 @@
-// The one source that knows CUDA: its runtime's calls, passed on as they are.
-// Host code only, built as a module of its own.
+// What knows CUDA: its runtime's calls, passed on as they are.
+// Host code only. It is built as a module of its own, and as a part of the one
+// that knows LibTorch's CUDA.
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/cuda_calls.h"
+#include "kernels/cuda/current_device.h"
 
 namespace {
 
-// Makes a device current for one call.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int device) {
-    code_ = cudaGetDevice(&before_);
-    if (code_ != cudaSuccess || before_ == device) return;
-    code_ = cudaSetDevice(device);
-    changed_ = code_ == cudaSuccess;
-  }
-  ~CurrentDevice() {
-    if (changed_) cudaSetDevice(before_);
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
-  cudaError_t code() const { return code_; }
-
- private:
-  int before_ = 0;
-  bool changed_ = false;
-  cudaError_t code_ = cudaSuccess;
-};
-
-// The call's code, or why the device cannot be made current.
-template <typename Call>
-int On(int device, const Call& call) {
-  const CurrentDevice current(device);
-  return current.code() != cudaSuccess ? current.code() : call();
-}
+using terrace::OnDevice;
 
 cudaStream_t StreamOf(void* stream) {
   return static_cast<cudaStream_t>(stream);
@@ -51,28 +25,28 @@ void ForgetError() { cudaGetLastError(); }
 
 int CountDevices(int* count) { return cudaGetDeviceCount(count); }
 int Memory(int device, size_t* free, size_t* total) {
-  return On(device, [&] { return cudaMemGetInfo(free, total); });
+  return OnDevice(device, [&] { return cudaMemGetInfo(free, total); });
 }
 int Allocate(int device, void** address, size_t bytes) {
-  return On(device, [&] { return cudaMalloc(address, bytes); });
+  return OnDevice(device, [&] { return cudaMalloc(address, bytes); });
 }
 int Free(int device, void* address) {
-  return On(device, [&] { return cudaFree(address); });
+  return OnDevice(device, [&] { return cudaFree(address); });
 }
 int RegisterHost(int device, void* address, size_t bytes) {
-  return On(device, [&] {
+  return OnDevice(device, [&] {
     return cudaHostRegister(address, bytes, cudaHostRegisterPortable);
   });
 }
 int UnregisterHost(int device, void* address) {
-  return On(device, [&] { return cudaHostUnregister(address); });
+  return OnDevice(device, [&] { return cudaHostUnregister(address); });
 }
 int Synchronize(int device) {
-  return On(device, [] { return cudaDeviceSynchronize(); });
+  return OnDevice(device, [] { return cudaDeviceSynchronize(); });
 }
 
 int MakeStream(int device, void** stream) {
-  return On(device, [&] {
+  return OnDevice(device, [&] {
     cudaStream_t made = nullptr;
     const cudaError_t code =
         cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
@@ -81,17 +55,18 @@ int MakeStream(int device, void** stream) {
   });
 }
 int DestroyStream(int device, void* stream) {
-  return On(device, [&] { return cudaStreamDestroy(StreamOf(stream)); });
+  return OnDevice(device, [&] { return cudaStreamDestroy(StreamOf(stream)); });
 }
 int QueryStream(int device, void* stream) {
-  return On(device, [&] { return cudaStreamQuery(StreamOf(stream)); });
+  return OnDevice(device, [&] { return cudaStreamQuery(StreamOf(stream)); });
 }
 int SynchronizeStream(int device, void* stream) {
-  return On(device, [&] { return cudaStreamSynchronize(StreamOf(stream)); });
+  return OnDevice(device,
+                  [&] { return cudaStreamSynchronize(StreamOf(stream)); });
 }
 int Copy(int device, void* target, const void* source, size_t bytes,
          int to_device, void* stream) {
-  return On(device, [&] {
+  return OnDevice(device, [&] {
     return cudaMemcpyAsync(
         target, source, bytes,
         to_device != 0 ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost,
@@ -99,13 +74,13 @@ int Copy(int device, void* target, const void* source, size_t bytes,
   });
 }
 int CallHost(int device, void* stream, void (*run)(void*), void* argument) {
-  return On(device, [&] {
+  return OnDevice(device, [&] {
     return cudaLaunchHostFunc(StreamOf(stream), run, argument);
   });
 }
 
 int MakeEvent(int device, void** event) {
-  return On(device, [&] {
+  return OnDevice(device, [&] {
     cudaEvent_t made = nullptr;
     const cudaError_t code =
         cudaEventCreateWithFlags(&made, cudaEventDisableTiming);
@@ -114,17 +89,18 @@ int MakeEvent(int device, void** event) {
   });
 }
 int DestroyEvent(int device, void* event) {
-  return On(device, [&] { return cudaEventDestroy(EventOf(event)); });
+  return OnDevice(device, [&] { return cudaEventDestroy(EventOf(event)); });
 }
 int Record(int device, void* event, void* stream) {
-  return On(device,
-            [&] { return cudaEventRecord(EventOf(event), StreamOf(stream)); });
+  return OnDevice(device, [&] {
+    return cudaEventRecord(EventOf(event), StreamOf(stream));
+  });
 }
 int Query(int device, void* event) {
-  return On(device, [&] { return cudaEventQuery(EventOf(event)); });
+  return OnDevice(device, [&] { return cudaEventQuery(EventOf(event)); });
 }
 int WaitFor(int device, void* stream, void* event) {
-  return On(device, [&] {
+  return OnDevice(device, [&] {
     return cudaStreamWaitEvent(StreamOf(stream), EventOf(event), 0);
   });
 }

@@ -8,6 +8,11 @@ is ever fetched. It is taken from, in this order:
                        the `torch` folder itself
   the environment of the Python that pip runs in
   VIRTUAL_ENV          for front ends that run the build in a Python of its own
+
+CUDA's modules are part of the package where that torch is built for CUDA 13.
+They need one header that no torch brings: nvidia-cuda-crt's is fetched (130 kB),
+unless the environment variable TERRACE_CUDA_ROOT says where a toolkit is, or that
+it is off.
 """
 
 import json
@@ -78,6 +83,21 @@ def torch_root(settings=None):
           'Terrace needs 2.11 to 2.15')
 
 
+def _cuda_headers(root):
+    """What has to be fetched to build for this torch's CUDA, if anything."""
+    version = pathlib.Path(root, 'version.py')
+    found = version.is_file() and re.search(
+        r"^cuda: .*= '(\d+)\.(\d+)", version.read_text(encoding='utf-8'),
+        re.MULTILINE)
+    if not found or os.environ.get('TERRACE_CUDA_ROOT'):
+        return []
+    headers = pathlib.Path(root, f'../nvidia/cu{found[1]}/include')
+    if not (headers / 'cuda_runtime_api.h').exists() or (
+            headers / 'crt/host_defines.h').exists():
+        return []
+    return [f'nvidia-cuda-crt=={found[1]}.{found[2]}.*']
+
+
 def _fail(message):
     print(f'terrace: {message}', file=sys.stderr)
     raise SystemExit(1)
@@ -90,13 +110,15 @@ def _with_torch(settings):
 
 
 def get_requires_for_build_wheel(config_settings=None):
-    torch_root(config_settings)  # says what is missing before anything is made
-    return _build.get_requires_for_build_wheel(config_settings)
+    root = torch_root(config_settings)  # says what is missing at once
+    return (_build.get_requires_for_build_wheel(config_settings) +
+            _cuda_headers(root))
 
 
 def get_requires_for_build_editable(config_settings=None):
-    torch_root(config_settings)
-    return _build.get_requires_for_build_editable(config_settings)
+    root = torch_root(config_settings)
+    return (_build.get_requires_for_build_editable(config_settings) +
+            _cuda_headers(root))
 
 
 def get_requires_for_build_sdist(config_settings=None):

@@ -177,6 +177,27 @@ def test_the_build_refuses_a_torch_it_cannot_use(tmp_path):
         f'terrace: torch in {tmp_path} is 2.10.1; Terrace needs 2.11 to 2.15')
 
 
+def test_the_build_fetches_the_header_that_a_torch_for_cuda_lacks(tmp_path):
+    root, headers = tmp_path / 'torch', tmp_path / 'nvidia/cu13/include'
+    root.mkdir()
+    asked = f'terrace_build._cuda_headers({str(root)!r})'
+
+    def version(cuda):
+        (root / 'version.py').write_text(f'cuda: Optional[str] = {cuda}\n')
+
+    version('None')
+    assert backend(asked).stdout.strip() == '[]'
+    version("'13.2'")
+    assert backend(asked).stdout.strip() == '[]'  # nor is the runtime there
+    headers.mkdir(parents=True)
+    (headers / 'cuda_runtime_api.h').touch()
+    assert backend(asked).stdout.strip() == "['nvidia-cuda-crt==13.2.*']"
+    assert backend(asked, TERRACE_CUDA_ROOT='off').stdout.strip() == '[]'
+    (headers / 'crt').mkdir()
+    (headers / 'crt/host_defines.h').touch()
+    assert backend(asked).stdout.strip() == '[]'
+
+
 def test_the_build_says_that_there_is_no_torch(monkeypatch):
     result = backend('[setattr(terrace_build, "_candidates", lambda: []),'
                      ' terrace_build.torch_root()]')

@@ -30,7 +30,9 @@ LAYERS = {
                         'tiers/memory/far_medium.h', 'tiers/pmem/pmem_probe.h',
                         'tiers/pmem/pmem_medium.h', 'tiers/medium.h'],
     'zero_config': [API, 'base', 'tiers/memory/topology.h'],
-    'libtorch': [API, 'base', 'checkpoint/weight_files.h'],
+    # The module of LibTorch's CUDA answers CUDA's calls too.
+    'libtorch': [API, 'base', 'checkpoint/weight_files.h',
+                 'kernels/cuda/cuda_calls.h', 'kernels/cuda/current_device.h'],
     'daemon': [API, 'base', 'daemon/config', 'daemon/wire', 'daemon/client',
                'daemon/jobs', 'daemon/links', 'daemon/log', 'daemon/watch',
                'daemon/metrics',

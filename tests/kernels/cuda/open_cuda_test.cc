@@ -46,7 +46,7 @@ TEST(OpenCuda, ALibraryThatIsNoModuleIsRefused) {
 TEST(OpenCuda, AModuleOfAnotherVersionIsRefused) {
   const auto calls = LoadCuda(TERRACE_OTHER_MODULE);
   EXPECT_TRUE(absl::IsUnavailable(calls.status()));
-  EXPECT_THAT(MessageOf(calls.status()), HasSubstr("is of version 99, not 1"));
+  EXPECT_THAT(MessageOf(calls.status()), HasSubstr("of version 99, not 1"));
 }
 
 #ifdef TERRACE_CUDA_MODULE

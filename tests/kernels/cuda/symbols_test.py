@@ -1,10 +1,14 @@
 """The library and what links it know nothing of CUDA; its module knows, and
-needs neither a driver nor a runtime to be loaded.
+needs neither a driver nor a runtime to be loaded. The module for LibTorch's CUDA
+has what it needs in the libraries that LibTorch has loaded by then, and shares
+their runtime.
 
   symbols_test.py --library FILE --program FILE ... [--module FILE]
+    [--torch-module FILE --library-of-torch FILE ...]
 """
 
 import argparse
+import pathlib
 import re
 import subprocess
 import sys
@@ -22,6 +26,11 @@ def symbols(path, *options):
             if line and not line.endswith(':')}
 
 
+def plain(names):
+    """Without the versions, as in cudaMalloc@libcudart.so.13."""
+    return {name.partition('@')[0] for name in names}
+
+
 def needed(path):
     text = subprocess.run(['readelf', '-d', path], check=True,
                           stdout=subprocess.PIPE, text=True).stdout
@@ -32,6 +41,8 @@ class Symbols(unittest.TestCase):
     library = None
     programs = []
     module = None
+    torch_module = None
+    torch_libraries = []
 
     def test_the_library_has_no_symbol_of_cuda(self):
         found = symbols(self.library)
@@ -59,14 +70,45 @@ class Symbols(unittest.TestCase):
         # The runtime is in it, so that the pattern finds what it should.
         self.assertIn('cudaMalloc', symbols(self.module))
 
+    def test_the_module_of_torch_finds_all_in_what_torch_has_loaded(self):
+        if not self.torch_module:
+            self.skipTest('LibTorch is without CUDA, or was built without')
+        libraries = needed(self.torch_module)
+        self.assertEqual(
+            sorted(name for name in libraries
+                   if name.startswith(('libc10', 'libtorch', 'libcu'))),
+            sorted(pathlib.Path(path).name for path in self.torch_libraries))
+        offered = set()
+        for path in self.torch_libraries:
+            offered |= plain(symbols(path, '-D', '--defined-only'))
+        asked = plain(symbols(self.torch_module, '-D', '--undefined-only'))
+        theirs = {name for name in asked
+                  if OF_CUDA.fullmatch(name) or 'c10' in name}
+        self.assertIn('cudaStreamIsCapturing', theirs)
+        self.assertTrue(any('FreeCudaMemoryCallbacksRegistry' in name
+                            for name in theirs))
+        self.assertEqual(theirs - offered, set())
+
+    def test_the_module_of_torch_has_no_runtime_of_its_own(self):
+        if not self.torch_module:
+            self.skipTest('LibTorch is without CUDA, or was built without')
+        self.assertNotIn('cudaMalloc', plain(
+            symbols(self.torch_module, '--defined-only')))
+        shown = symbols(self.torch_module, '-D', '--defined-only')
+        self.assertIn('terrace_torch_cuda_calls', shown)
+
 
 if __name__ == '__main__':
     parser = argparse.ArgumentParser()
     parser.add_argument('--library', required=True)
     parser.add_argument('--program', action='append', default=[])
     parser.add_argument('--module')
+    parser.add_argument('--torch-module')
+    parser.add_argument('--library-of-torch', action='append', default=[])
     arguments = parser.parse_args()
     Symbols.library = arguments.library
     Symbols.programs = arguments.program
     Symbols.module = arguments.module
+    Symbols.torch_module = arguments.torch_module
+    Symbols.torch_libraries = arguments.library_of_torch
     unittest.main(argv=sys.argv[:1])
