@@ -338,35 +338,28 @@ def offload(model: torch.nn.Module, *,
 
     A terrace.AdamW joins: its state and the gradients of its parameters are
     of the same memory and paths. Beside other optimizers gradients stay in
-    memory, and buffers always. Parameters that share memory go on
-    sharing it; frozen ones are never written back. While a model is offloaded,
-    torch.compile runs everything eagerly.
+    memory, and buffers always. Parameters that share memory go on sharing it.
+    While a model is offloaded, torch.compile runs everything eagerly.
 
     Args:
-        model: with all parameters in CPU memory, or on one accelerator, of any
-            dtype, whatever made them. They are copied once; those that are made or replaced later,
-            as by model.to() or `.data = ...`, are ordinary ones.
+        model: with all parameters in CPU memory or on one accelerator, of any
+            dtype, whatever made them. They are copied once; those that are made
+            later, as by model.to() or `.data = ...`, are ordinary ones.
         memory_budget: how much memory the parameters may take: bytes, a text as
             "8GiB", "500 MB" or "10%" of the parameters. It must hold twice what
             the operations of the largest module take, with activations also
             that once and five tensors of `activations_above`; a share that is
             less is raised to that, and the first step's message says so. None:
             a tenth with an nvme_path, or tiers without dram; else all. Bytes
-            are also for optimizers that join and for activations; a share grows
-            by that share of gradients and state, and 256 MiB for activations.
-        nvme_path, tiers, daemon: as of terrace.AdamW. For a model on an
-            accelerator of torch's the tiers begin with its memory, as
-            "hbm:cuda:0=20GiB": so much its parameters, gradients and
-            activations have there at a time; dram and what is below take the
-            rest.
-        hbm_budget: the same in short: bytes, a text, or "30%" of the
-            parameters, of the device that has the model. memory_budget and
-            nvme_path are below it then.
+            are also for what joins and for activations; a share grows by that
+            of gradients and state, and 256 MiB for activations.
+        nvme_path, tiers, daemon: as of terrace.AdamW; tiers of a model on an
+            accelerator name that memory too, as "hbm:cuda:0=20GiB".
+        hbm_budget: the same in short: bytes, or "30%" of the parameters.
         parameters: False: they stay in memory, with activations=True.
         activations: True: what autograd saves in the model's forward goes
-            below too, until backward needs it; "dram" is for models on a
-            device. Torch's check that a saved tensor was not written to in
-            between is off then.
+            below too, until backward needs it, without torch's check that it
+            was not written to in between.
         activations_above: the bytes of the smallest such tensor, or a text.
         checkpoint: where the weights come from of a model that was made on the
             meta device, by `accelerate.init_empty_weights()` or under
@@ -386,13 +379,13 @@ def offload(model: torch.nn.Module, *,
             one that other processes share, which is named; a checkpoint that
             is none, or does not fit the model, with all names that are
             missing, unexpected or misshapen.
-        NotImplementedError: DistributedDataParallel; a ScriptModule; what is
-            not in CPU memory; without parameters=False, what is sharded.
+        NotImplementedError: DistributedDataParallel; a ScriptModule; without
+            parameters=False, what is sharded; with it, what is on a device.
         RuntimeError: a parameter is offloaded already.
         OSError, MemoryError: as of terrace.AdamW; of the checkpoint's files.
     """
-    settings = settings_of(memory_budget, nvme_path, tiers, daemon)
-    settings = with_device(settings, model, hbm_budget)
+    settings = with_device(settings_of(memory_budget, nvme_path, tiers, daemon),
+                           model, hbm_budget)
     settings = with_activations(settings, activations, activations_above)
     return opened(model, settings, parameters, checkpoint, init_buffers)
 

@@ -30,8 +30,8 @@ def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any, daemon: Any,
     check_paths(settings.paths, settings.path_name)
     if settings.device:
         raise NotImplementedError(
-            f'terrace: tier "hbm:{settings.device}": the state is kept on dram, '
-            'as "dram=2GiB", far, pmem and nvme, as '
+            f'terrace: tier "hbm:{settings.device}": the state is kept on '
+            'dram, as "dram=2GiB", far, pmem and nvme, as '
             '"nvme:/mnt/nvme0=100GiB"; an offloaded model has memory of a '
             'device, which the optimizer joins')
     return settings
