@@ -327,9 +327,8 @@ def offload(model: torch.nn.Module, *,
             activations_above: int | str = '1MiB',
             checkpoint: str | os.PathLike[str] | None = None,
             init_buffers: Callable[..., Any] | None = None) -> Offload:
-    """Moves a model's parameters below, and its activations: each is in memory
-    while an operation uses it, and otherwise where there is room. The model,
-    its losses and its gradients stay as they are, bit for bit.
+    """Moves a model's parameters and activations below: each is in memory while
+    an operation uses it. Losses and gradients stay as they are, bit for bit.
 
         model = build()
         offload = terrace.offload(model, memory_budget='10%',
@@ -358,8 +357,7 @@ def offload(model: torch.nn.Module, *,
         hbm_budget: the same in short: bytes, or "30%" of the parameters.
         parameters: False: they stay in memory, with activations=True.
         activations: True: what autograd saves in the model's forward goes
-            below too, until backward needs it, without torch's check that it
-            was not written to in between.
+            below too, without torch's check that nothing writes to it.
         activations_above: the bytes of the smallest such tensor, or a text.
         checkpoint: where the weights come from of a model that was made on the
             meta device, by `accelerate.init_empty_weights()` or under
