@@ -219,7 +219,8 @@ absl::Status StepBinding::AfterSupply(absl::Status status) {
   std::vector<int> stepped;
   home_.gradual()->TakeStepped(&stepped);
   for (const int parameter : stepped) {
-    home_.gathered().DropGradient(static_cast<size_t>(parameter));
+    home_.gathered().DropGradient(home_.Source({}),
+                                  static_cast<size_t>(parameter));
   }
   return status;
 }
