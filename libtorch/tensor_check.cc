@@ -48,7 +48,8 @@ std::string PlaceFault(const at::Tensor& tensor, OffloadedTensors offloaded) {
   }
   if (!CanStepOn(tensor.device())) {
     return absl::StrCat("is on ", tensor.device().str(),
-                        "; only CPU and CUDA memory is supported");
+                        "; only memory of the CPU and of an accelerator is "
+                        "supported");
   }
   if (tensor.is_neg() || tensor.is_conj() || tensor._is_zerotensor()) {
     return "is a lazy view without values of its own";

@@ -119,7 +119,7 @@ int64_t OffloadPlace::added_bytes() const {
 
 int64_t OffloadPlace::budget_bytes() const {
   MutexLock lock(mutex_);
-  return plan().budget_bytes + added_bytes_;
+  return plan().budget_bytes + (is_on_device() ? 0 : added_bytes_);
 }
 
 int64_t OffloadPlace::LeftOf(int64_t useful_bytes) const {
@@ -140,7 +140,7 @@ absl::StatusOr<OffloadPlace::Share> OffloadPlace::Join(
   const int64_t largest = LargestGradient(specs);
   MutexLock lock(mutex_);
   Share share;
-  if (plan().share > 0 && !is_on_device()) {
+  if (plan().share > 0) {
     const int64_t grown = GrowthFor(specs);
     const int64_t window =
         std::max(least.minimum_budget_bytes,
@@ -190,33 +190,39 @@ int64_t OffloadPlace::ChooseWindow(absl::Span<const ParameterSpec> specs,
 }
 
 int64_t OffloadPlace::WindowBudget() const {
-  const int64_t memory = runtime().GetStats().host.budget_bytes;
-  return is_on_device() ? memory
-                        : std::max(memory, plan().budget_bytes + joined_bytes_);
+  const int64_t asked =
+      is_on_device() ? plan().below_device_bytes : plan().budget_bytes;
+  return std::max(runtime().GetStats().host.budget_bytes,
+                  asked + joined_bytes_);
 }
 
 absl::Status OffloadPlace::CheckLeast(int64_t total_bytes) const {
   const int64_t operations = BesideWindows();
   if (total_bytes - joined_windows_ >= operations) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "a budget of ", total_bytes, " bytes is below the minimum of ",
-      operations + joined_windows_, " with an optimizer: ",
-      plan().minimum_reason, "; the largest gradient takes ", LargestBytes(),
-      ", and the optimizer's window ", joined_windows_));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a budget of ", total_bytes, " bytes",
+                   is_on_device() ? " of memory below " + asked().device : "",
+                   " is below the minimum of ", operations + joined_windows_,
+                   " with an optimizer: ", plan().minimum_reason,
+                   "; the largest gradient takes ", LargestBytes(),
+                   ", and the optimizer's window ", joined_windows_));
+}
+
+absl::StatusOr<int64_t> OffloadPlace::Grown(int64_t wanted) {
+  const int64_t total = runtime().GetStats().host.budget_bytes;
+  TERRACE_RETURN_IF_ERROR(CheckLeast(std::max(total, wanted)));
+  // The Runtime uses whole blocks of a budget.
+  const int64_t more =
+      std::max<int64_t>(0, RoundDown(wanted, kBlockBytes) - total);
+  if (more > 0) TERRACE_RETURN_IF_ERROR(runtime().GrowMemory(more));
+  added_bytes_ = std::max(added_bytes_, joined_bytes_);
+  return total + more;
 }
 
 absl::Status OffloadPlace::Arrange() {
   if (is_on_device()) return ArrangeOnDevice();
-  const int64_t wanted = plan().budget_bytes + joined_bytes_;
-  int64_t total = runtime().GetStats().host.budget_bytes;
-  TERRACE_RETURN_IF_ERROR(CheckLeast(std::max(total, wanted)));
-  // The Runtime uses whole blocks of a budget.
-  const int64_t more = RoundDown(wanted, kBlockBytes) - total;
-  if (more > 0) {
-    TERRACE_RETURN_IF_ERROR(runtime().GrowMemory(more));
-    total += more;
-  }
-  added_bytes_ = std::max(added_bytes_, joined_bytes_);
+  TERRACE_ASSIGN_OR_RETURN(const int64_t total,
+                           Grown(plan().budget_bytes + joined_bytes_));
   const int64_t rest = total - joined_windows_;
   window_bytes_ = std::min(rest, OffloadWindow(plan(), rest));
   TERRACE_RETURN_IF_ERROR(hook().Resize(window_bytes_, rest));
@@ -227,10 +233,11 @@ absl::Status OffloadPlace::Arrange() {
   return absl::OkStatus();
 }
 
-// Nothing grows: windows are of the CPU's memory, and the hook's is what it
-// was, but for the largest gradient.
+// Windows are of the CPU's memory, which grows; the hook's is what it was, but
+// for the largest gradient.
 absl::Status OffloadPlace::ArrangeOnDevice() {
-  TERRACE_RETURN_IF_ERROR(CheckLeast(WindowBudget()));
+  TERRACE_RETURN_IF_ERROR(
+      Grown(plan().below_device_bytes + joined_bytes_).status());
   const int64_t total = plan().budget_bytes;
   if (OperationBytes() > total) {
     return absl::ResourceExhaustedError(
@@ -256,7 +263,7 @@ absl::Status OffloadPlace::Extend(Share& share,
   after.largest_bytes = std::max(share.largest_bytes, LargestGradient(added));
   MutexLock lock(mutex_);
   // The window is the share's.
-  after.bytes += plan().share > 0 && !is_on_device()
+  after.bytes += plan().share > 0
                      ? GrowthFor(added)
                      : LeftOf(UsefulBytes(added, most) - most.window_bytes);
   Remove(share);

@@ -91,6 +91,19 @@ void TakeMinimum(const PlaceOptions& asked, const std::string& largest,
   absl::StrAppend(&plan.minimum_reason, ", and ", operations);
 }
 
+// Returns the share of the parameters that `bytes` are.
+double ShareOf(int64_t bytes, const OffloadPlan& plan) {
+  if (plan.parameter_bytes == 0) return 0;
+  return std::min(1.0, static_cast<double>(bytes) /
+                           static_cast<double>(plan.parameter_bytes));
+}
+
+// Returns the addresses that are reserved for what optimizers add to a share.
+// Training counts twice, as one optimizer may be made in place of another.
+int64_t ShareGrowth(int64_t everything, const OffloadPlan& plan) {
+  return 2 * plan.training_bytes + everything + kJoinedWindowBytes;
+}
+
 // What of the CPU's memory is below a device: what was asked for, else a tenth
 // of the model where it goes on to a disk, and all of it where it does not.
 absl::Status PutBelowDevice(const PlaceOptions& asked, OffloadPlan& plan) {
@@ -102,7 +115,11 @@ absl::Status PutBelowDevice(const PlaceOptions& asked, OffloadPlan& plan) {
     below = std::max(plan.minimum_bytes,
                      plan.everything_bytes / (has_more ? 10 : 1));
   }
-  if (asked.below_device_is_share) below = std::max(below, plan.minimum_bytes);
+  if (asked.below_device_is_share) {
+    plan.share = ShareOf(below, plan);
+    plan.growth_bytes = ShareGrowth(plan.everything_bytes, plan);
+    below = std::max(below, plan.minimum_bytes);
+  }
   if (below < plan.minimum_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat(below, " bytes of memory below ", asked.device,
@@ -120,16 +137,18 @@ absl::Status PutBelowDevice(const PlaceOptions& asked, OffloadPlan& plan) {
 
 absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
   const bool has_activations = asked.activations_above > 0;
+  const bool is_on_device = !asked.device.empty();
   const int64_t everything =
-      std::max({plan.everything_bytes, plan.minimum_bytes, FewTensorsBytes()});
+      std::max({plan.everything_bytes, plan.minimum_bytes, FewTensorsBytes()}) +
+      (is_on_device ? plan.gradient_bytes : 0);
   const bool has_below = asked.has_below();
   plan.budget_bytes = asked.budget_bytes;
   if (asked.at_least_minimum && asked.budget_bytes >= 0) {
-    plan.budget_bytes = std::max(asked.budget_bytes, plan.minimum_bytes);
-    if (plan.parameter_bytes > 0) {
-      plan.share = std::min(1.0, static_cast<double>(asked.budget_bytes) /
-                                     static_cast<double>(plan.parameter_bytes));
-    }
+    // A device's memory does not grow once an optimizer joins.
+    const int64_t least =
+        plan.minimum_bytes + (is_on_device ? plan.largest_gradient_bytes : 0);
+    plan.budget_bytes = std::max(asked.budget_bytes, least);
+    if (!is_on_device) plan.share = ShareOf(asked.budget_bytes, plan);
   }
   // Where there is a tier below, the model is all in memory only if the budget
   // also holds what an optimizer adds.
@@ -144,7 +163,7 @@ absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
       plan.budget_bytes += kActivationBytes;
     }
     plan.activation_bytes = ActivationLimit(plan, plan.budget_bytes);
-  } else if (!asked.device.empty()) {
+  } else if (is_on_device) {
     // The device's memory is the Runtime's also where all fits.
   } else if (!asked.daemon.empty()) {
     // The memory is the daemon's also where all fits. What optimizers add it
@@ -170,14 +189,9 @@ absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
         " and take ", plan.everything_bytes, ", and there is no ",
         asked.named_tiers ? "tier below" : "nvme_path", " for the rest"));
   }
-  if (!asked.device.empty()) {
-    // A device's memory does not grow, nor what it copies from.
-  } else if (plan.share > 0) {
-    // Growth is of addresses: training counts twice, as one optimizer may be
-    // made in place of another.
-    plan.growth_bytes =
-        2 * plan.training_bytes + everything + kJoinedWindowBytes;
-  } else if (!has_activations) {
+  if (plan.share > 0) {
+    plan.growth_bytes = ShareGrowth(everything, plan);
+  } else if (!has_activations && !is_on_device) {
     plan.growth_bytes = std::max<int64_t>(0, plan.budget_bytes - everything);
   }
   if (!has_activations && plan.budget_bytes >= everything) {
@@ -229,9 +243,12 @@ absl::StatusOr<OffloadPlan> PlanOffload(
     if (!tensor.defined() || !tensor.requires_grad()) continue;
     // A 16-bit parameter has a master too.
     const int64_t state = tensor.element_size() < 4 ? 12 : 8;
-    plan.training_bytes +=
-        ResidentBytes(tensor.numel() * state) +
+    const int64_t gradient =
         ResidentBytes(tensor.numel() * tensor.element_size());
+    plan.gradient_bytes += gradient;
+    plan.largest_gradient_bytes =
+        std::max(plan.largest_gradient_bytes, gradient);
+    plan.training_bytes += ResidentBytes(tensor.numel() * state) + gradient;
   }
   std::string largest;
   for (const std::vector<int64_t>& module : modules) {

@@ -31,6 +31,8 @@ struct OffloadPlan {
   // The state and gradients that an AdamW has besides, over all tensors that
   // require gradients.
   int64_t training_bytes = 0;
+  int64_t gradient_bytes = 0;          // of these, what gradients take
+  int64_t largest_gradient_bytes = 0;  // and the largest of them
 
   int64_t budget_bytes = 0;        // of the Runtime; on a device, of its memory
   int64_t below_device_bytes = 0;  // of the CPU's memory then
@@ -42,8 +44,9 @@ struct OffloadPlan {
   // parameters or to a budget that holds them all.
   int64_t beside_share_bytes = 0;
   int64_t growth_bytes = 0;  // that optimizers may add to the budget
-  // The share, at most 1, that a budget has which is a share of the parameters,
-  // else 0. The same share of what an optimizer adds is in memory.
+  // The share, at most 1, that a budget of the CPU's memory has which is a
+  // share of the parameters, else 0. The same share of what an optimizer adds
+  // is in memory.
   double share = 0;
   bool all_in_memory = false;
 };

@@ -15,12 +15,19 @@ from torch import nn
 
 import accelerator
 import terrace
-from offloaded import mlp, sgd
+from offloaded import mlp
 from test_offload_families import FAMILIES, batch_of, build
 
 DEVICE = 'testdev'
 # The CPU's math path is what the device has as well.
 MATH = [nn.attention.SDPBackend.MATH]
+ACTIVATIONS = {'activations': True, 'activations_above': 4096}
+
+
+def sgd(parameters):
+    """On a device torch's own choice is to take all parameters at once."""
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9,
+                           weight_decay=0.01, foreach=False)
 
 
 def on_device(batch):
@@ -63,13 +70,21 @@ def check_within(stats):
     assert stats['failures'] == 0, stats
 
 
-def family(name, make_plain, make_joined, **how):
+def least_for_activations(name):
+    """Bytes, as a share has 256 MiB beside it for activations."""
+    with tempfile.TemporaryDirectory() as folder, terrace.offload(
+            build(name).to(DEVICE), hbm_budget='1%', nvme_path=folder,
+            **ACTIVATIONS) as offload:
+        return 2 * offload.stats()['minimum_bytes']
+
+
+def family(name, make_plain, make_joined, hbm_budget='30%', **how):
     plain = build(name).to(DEVICE)
     expected = run(plain, make_plain)
     model = build(name).to(DEVICE)
     with tempfile.TemporaryDirectory() as folder, terrace.offload(
-            model, hbm_budget='30%', memory_budget='50%', nvme_path=folder,
-            **how) as offload:
+            model, hbm_budget=hbm_budget, memory_budget='50%',
+            nvme_path=folder, **how) as offload:
         check_equal(run(model, make_joined(offload)), expected)
         check_within(offload.stats())
         assert offload.error is None
@@ -158,7 +173,7 @@ def of_family(name, how):
         return lambda calls: family(name, sgd, lambda offload: sgd)
     if how == 'activations':
         return lambda calls: family(name, sgd, lambda offload: sgd,
-                                    activations=True, activations_above=256)
+                                    least_for_activations(name), **ACTIVATIONS)
     return lambda calls: family(
         name, lambda parameters: terrace.AdamW(parameters, lr=1e-2),
         lambda offload: lambda parameters: terrace.AdamW(

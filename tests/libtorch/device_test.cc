@@ -121,7 +121,7 @@ TEST(TorchDevice, ParametersElsewhereAreRefusedByName) {
   const auto created = OffloadedAdamW::Create(*runtime, {meta}, SmallChunks());
   EXPECT_TRUE(absl::IsInvalidArgument(created.status()));
   EXPECT_THAT(std::string(created.status().message()),
-              testing::HasSubstr("is on meta; only CPU and CUDA memory"));
+              testing::HasSubstr("is on meta; only memory of the CPU"));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from terrace._base import in_parts
+from terrace._base.devices import device_types
 from terrace._optimizer.checks import DTYPES
 
 # Those of safetensors, which are streamed as they are.
@@ -119,5 +120,5 @@ class ModelTensors:
 
 def _is_streamed(tensor: torch.Tensor) -> bool:
     return (tensor.layout == torch.strided and not tensor.is_nested
-            and tensor.device.type in ('cpu', 'cuda')
+            and tensor.device.type in device_types()
             and (tensor.dtype in _STREAMED or tensor.dtype in in_parts.DTYPES))

@@ -45,12 +45,13 @@ def with_device(settings: Settings, model: Any,
             raise ValueError('terrace: hbm_budget: the model is in CPU memory, '
                              'and on no device')
         try:
-            budget_bytes(hbm_budget, 0)
+            budget_bytes(hbm_budget, 2**20)
         except (TypeError, ValueError) as error:
             raise type(error)(str(error).replace('memory_budget',
                                                  'hbm_budget')) from None
         return dataclasses.replace(settings, device=device,
-                                   device_budget=Budget(hbm_budget))
+                                   device_budget=Budget(
+                                       hbm_budget, argument='hbm_budget'))
     if device and not settings.device:
         raise ValueError(
             f'terrace: the model is on {device}: tiers begins with '

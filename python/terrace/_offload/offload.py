@@ -57,7 +57,7 @@ class Offload:
             self._managed = Managed(named, together(model, named), settings,
                                     _size_of(named))
         except MemoryError as error:
-            raise settings.budget.explain(error) from None
+            raise settings.explain(error) from None
         try:
             self._take(model, named, weights)
             self._begin(model)
@@ -111,7 +111,7 @@ class Offload:
     def _end_first_step(self) -> None:
         if not self._keeps:
             tell_placement(self._managed.stats(), self._elements,
-                           self._settings.budget, self._before,
+                           self._settings.top_budget, self._before,
                            self._managed.gradient_bytes,
                            self._managed.state_bytes)
         self._tell()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from terrace._base.devices import device_types
 from terrace._base.groups import Groups, number_of
 from terrace._base.local_shard import local_of, wrapper_fault
 
@@ -100,9 +101,9 @@ def check_parameter(name: str, parameter: torch.Tensor) -> None:
         what = f'is {parameter.layout}; only dense ones can be stepped'
     elif wrapper_fault(parameter):
         what = wrapper_fault(parameter)
-    elif parameter.device.type not in ('cpu', 'cuda'):
-        what = (f'is on {parameter.device}; only CPU and CUDA memory is '
-                'supported')
+    elif parameter.device.type not in device_types():
+        what = (f'is on {parameter.device}; only memory of the CPU and of an '
+                'accelerator is supported')
     elif parameter.dtype not in DTYPES:
         what = (f'is {parameter.dtype}; float32, bfloat16 and float16 are '
                 'supported')

@@ -18,10 +18,12 @@ class Budget:
         given: a number of bytes, a text as '8GiB' or '10%'; None: all of it.
         tier: the text of the tier that it was given as, 'dram=8GiB'; '': of
             none.
+        argument: what it was given as else.
     """
 
     given: float | str | None = None
     tier: str = ''
+    argument: str = 'memory_budget'
 
     @staticmethod
     def of(given: float | str | None, has_paths: bool) -> Budget:
@@ -56,11 +58,4 @@ class Budget:
     def said(self) -> str:
         """As a message says it."""
         return (f'tiers: {self.tier!r}' if self.tier else
-                f'memory_budget={self.given!r}')
-
-    def explain(self, error: MemoryError) -> Exception:
-        """What the library says of these bytes: a budget that can hold no
-        state at all is a wrong argument."""
-        if 'below the minimum' not in str(error):
-            return error
-        return ValueError(f'{error} ({self.said})')
+                f'{self.argument}={self.given!r}')

@@ -215,7 +215,7 @@ class PlacedState:
                               self.settings.for_library(self.state_bytes),
                               self.settings.home)
         except MemoryError as error:
-            raise self.settings.budget.explain(error) from None
+            raise self.settings.explain(error) from None
 
     def make_anew(self, places: Places,
                   without: Sequence[torch.Tensor] = ()) -> None:

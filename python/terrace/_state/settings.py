@@ -85,7 +85,8 @@ class Settings:
         return Settings(budget, places.memory_place, places.paths,
                         places.path_budgets, places.mapped,
                         device=places.device,
-                        device_budget=Budget(places.device_bytes or None),
+                        device_budget=Budget(places.device_bytes or None,
+                                             f'hbm:{places.device}'),
                         **others)
 
     @property
@@ -104,6 +105,20 @@ class Settings:
         """Whether there is anything beside memory."""
         return bool(self.paths or self.mapped_tiers or self.daemon
                     or self.device)
+
+    @property
+    def top_budget(self) -> Budget:
+        """Of the memory that an offloaded model's operations work in."""
+        return self.device_budget if self.device else self.budget
+
+    def explain(self, error: MemoryError) -> Exception:
+        """What the library says of the budgets' bytes: those that can hold no
+        state at all are a wrong argument."""
+        if 'below the minimum' not in str(error):
+            return error
+        below_device = 'bytes of memory below' in str(error)
+        budget = self.budget if below_device else self.top_budget
+        return ValueError(f'{error} ({budget.said})')
 
     @property
     def path_name(self) -> str:
