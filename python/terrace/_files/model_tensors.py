@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from terrace._base import in_parts
-from terrace._base.devices import device_types
-from terrace._optimizer.checks import DTYPES
+from terrace._optimizer.checks import DTYPES, device_types
 
 # Those of safetensors, which are streamed as they are.
 _STREAMED = frozenset(DTYPES) | {

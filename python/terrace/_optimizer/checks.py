@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from terrace._base.devices import device_types
 from terrace._base.groups import Groups, number_of
 from terrace._base.local_shard import local_of, wrapper_fault
 
@@ -22,6 +21,13 @@ REFUSED = {'amsgrad': 'it keeps a third moment; leave it out',
 IGNORED = ('foreach', 'capturable', 'fused')
 # Options that groups of older versions of torch lack.
 _SINCE = (*REFUSED, *IGNORED, 'maximize')
+
+
+def device_types() -> tuple[str, ...]:
+    """Where parameters may be: 'cpu', and the accelerator that this torch is
+    for, in use or not."""
+    accelerator = torch.accelerator.current_accelerator()
+    return ('cpu',) if accelerator is None else ('cpu', accelerator.type)
 
 
 def betas_of(given: Sequence[float | torch.Tensor]
