@@ -1,5 +1,6 @@
 // Transfers past their deadlines keep their room until the device lets go.
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,7 +26,7 @@ class LateTransferTest : public TransferTest {
     TERRACE_CHECK(arrivals.size() == 1);
     EXPECT_TRUE(absl::IsDeadlineExceeded(arrivals[0].status));
     EXPECT_TRUE(arrivals[0].late);
-    return arrivals[0];
+    return std::move(arrivals[0]);
   }
   std::vector<Arrival> LetGo() {
     faults_.Release();

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_core.h"
 
@@ -27,7 +28,8 @@ class AdmissionTest : public testing::Test {
     core_.admission.Admit(customer, core_.machine.clock.Now(), &errors_);
   }
   // What a mover does with them.
-  void Hear(const std::vector<Arrival>& arrivals) {
+  void Hear(const Arrival& arrival) { Hear(absl::MakeConstSpan(&arrival, 1)); }
+  void Hear(absl::Span<const Arrival> arrivals) {
     for (const Arrival& each : arrivals) {
       if (each.kind == Arrival::Kind::kWhole) {
         core_.admission.OnWhole(each);

@@ -100,9 +100,9 @@ TEST_F(AdmitTest, WhatIsReadIsReadyOnceItsLastFetchIsWhole) {
   core_.machine.clock.JumpTo(core_.machine.clock.Now() + absl::Seconds(0.1));
   const std::vector<Arrival> arrivals = core_.Settle();
   ASSERT_EQ(arrivals.size(), 2u);
-  Hear({arrivals[0]});
+  Hear(arrivals[0]);
   EXPECT_THAT(Take(customer_), IsEmpty());
-  Hear({arrivals[1]});
+  Hear(arrivals[1]);
   std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
   ASSERT_TRUE(ready[0].grants.ok());
@@ -245,9 +245,9 @@ TEST_F(AdmitTest, AFetchThatFailsFailsItsGroupOnceTheOthersHaveEnded) {
   const std::vector<Arrival> arrivals = core_.Settle();
   ASSERT_EQ(arrivals.size(), 2u);
   ASSERT_EQ(arrivals[0].kind, Arrival::Kind::kFillFailed);
-  Hear({arrivals[0]});
+  Hear(arrivals[0]);
   EXPECT_THAT(Take(customer_), IsEmpty());
-  Hear({arrivals[1]});
+  Hear(arrivals[1]);
   const std::vector<ReadyGroup> ready = Take(customer_);
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_EQ(ready[0].tag, 5u);

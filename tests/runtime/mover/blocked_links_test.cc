@@ -60,9 +60,9 @@ TEST_F(BlockedByReadTest, ItCountsAtTheLinkOfWhatArrivesLast) {
     std::vector<Arrival> arrivals = core_.Settle();
     ASSERT_EQ(arrivals.size(), 2u);
     if (arrivals[1].tensor != last) std::swap(arrivals[0], arrivals[1]);
-    Hear({arrivals[0]});
+    Hear(arrivals[0]);
     Pass(kWait / 2);
-    Hear({arrivals[1]});
+    Hear(arrivals[1]);
     EXPECT_EQ(Blocked(tier, kDramTier) - before, kWait * 3 / 2);
     EXPECT_EQ(BlockedAtAll() - all, kWait * 3 / 2);
     EndPins(Take(customer_), PinEnd::kUnchanged);
@@ -120,9 +120,9 @@ TEST_F(BlockedByReadTest, OfTwoGroupsAtOnceOnlyTheFirstIsWaitedFor) {
   Pass(kWait);
   const std::vector<Arrival> arrivals = core_.Settle();
   ASSERT_EQ(arrivals.size(), 2u);
-  Hear({arrivals[0]});
+  Hear(arrivals[0]);
   Pass(kWait);
-  Hear({arrivals[1]});
+  Hear(arrivals[1]);
   EXPECT_EQ(Take(customer_).size(), 2u);
   EXPECT_EQ(BlockedAtAll(), kWait);
 }
@@ -137,11 +137,11 @@ TEST_F(BlockedByReadTest, AQueueWaitsForWhateverIsReadyFirst) {
   std::vector<Arrival> arrivals = core_.Settle();
   ASSERT_EQ(arrivals.size(), 2u);
   if (arrivals[0].tensor != &b_) std::swap(arrivals[0], arrivals[1]);
-  Hear({arrivals[0]});
+  Hear(arrivals[0]);
   EndPins(Take(customer_), PinEnd::kUnchanged);
   Admit(customer_);
   Pass(kWait / 4);
-  Hear({arrivals[1]});
+  Hear(arrivals[1]);
   EXPECT_EQ(Blocked(kDisk1, kDramTier), 2 * kWait);
   EXPECT_EQ(Blocked(kDisk0, kDramTier), kWait / 4);
   EXPECT_EQ(BlockedAtAll(), kWait * 9 / 4);
