@@ -217,7 +217,8 @@ std::unique_ptr<Device> MakeTorchDevice(c10::Device device) {
 }
 
 bool CanStepOn(c10::Device device) {
-  return device.is_cpu() || c10::impl::hasDeviceGuardImpl(device.type());
+  return device.is_cpu() ||
+         (!device.is_meta() && c10::impl::hasDeviceGuardImpl(device.type()));
 }
 
 TensorDevices::TensorDevices()

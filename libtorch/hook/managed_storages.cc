@@ -12,6 +12,7 @@
 #include "libtorch/hook/collective_calls.h"
 #include "libtorch/hook/collectives.h"
 #include "libtorch/hook/life/operation_pins.h"
+#include "libtorch/hook/list_calls.h"
 #include "libtorch/hook/operation_net.h"
 #include "libtorch/hook/storage_check.h"
 
@@ -33,6 +34,7 @@ ManagedStorages::ManagedStorages(Runtime& runtime,
       window_(runtime, options),
       lives_(OperationNet::Get(), window_) {
   ListenToCollectives();
+  if (work_ != nullptr) ListenToListCalls();
 }
 
 ManagedStorages::~ManagedStorages() = default;

@@ -15,6 +15,7 @@
 #include "libtorch/hook/managed_storage.h"
 #include "libtorch/hook/operation/argument_storages.h"
 #include "libtorch/hook/operation/effects.h"
+#include "libtorch/hook/operation/list_operators.h"
 #include "libtorch/hook/storage_check.h"
 #include "libtorch/hook/window/byte_window.h"
 
@@ -61,6 +62,7 @@ struct InFlight {
   ~InFlight() { ::operator delete(std::exchange(spare_memory, nullptr)); }
 
   int depth = 0;
+  int in_parts = 0;  // the depth of an operation that is called in parts
   c10::SmallVector<Kept, 6> kept;
 };
 
@@ -133,6 +135,10 @@ std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
     OperationPins::AwaitLife(*unsettled);
   }
   if (pinned == nullptr) return nullptr;
+  if (!pinned->on_device.empty() && NeedsParts(function, pinned->pins)) {
+    in_flight.in_parts = in_flight.depth;
+    return nullptr;
+  }
   BringAll(pinned->pins, function, effects);
   // The marks are set after the bytes are here: an eviction that goes on as a
   // storage is pinned would take an earlier mark. So it is with streams.
@@ -163,6 +169,7 @@ void OnEnd(const at::RecordFunction& /*function*/,
   while (!mine.kept.empty() && mine.kept.back().depth >= mine.depth) {
     OperationPins::EndKeeping(*mine.kept.pop_back_val().storage);
   }
+  if (mine.in_parts == mine.depth) mine.in_parts = 0;
   --mine.depth;
 }
 
@@ -263,6 +270,10 @@ void OperationNet::KeepUntilEnd(ManagedStorage& storage) {
   }
   mine.kept.push_back({mine.depth, &storage});
   OperationPins::Keep(storage);
+}
+
+bool OperationNet::IsInParts() {
+  return in_flight.in_parts > 0 && in_flight.in_parts == in_flight.depth;
 }
 
 bool OperationNet::IsSeen() { return at::isRecordFunctionEnabled(); }

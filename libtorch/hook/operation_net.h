@@ -79,6 +79,10 @@ class OperationNet final : public StorageIndex {
   // is managed during that operation, which may be about to read it. The pin
   // ends at once when the thread is in no operation.
   static void KeepUntilEnd(ManagedStorage& storage);
+  // Returns whether the innermost operation of the calling thread is to be
+  // called part by part, as its storages do not fit a window together
+  // (operation/list_operators.h). None of them is pinned then.
+  static bool IsInParts();
   // Returns whether operations of the calling thread are seen at all.
   static bool IsSeen();
 

@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/threads/lock_order.h"
-#include "libtorch/hook/saving_number.h"
+#include "libtorch/hook/life/saving_number.h"
 
 namespace terrace {
 

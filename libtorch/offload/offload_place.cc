@@ -119,7 +119,7 @@ int64_t OffloadPlace::added_bytes() const {
 
 int64_t OffloadPlace::budget_bytes() const {
   MutexLock lock(mutex_);
-  return plan().budget_bytes + (is_on_device() ? 0 : added_bytes_);
+  return plan().budget_bytes + added_bytes_;
 }
 
 int64_t OffloadPlace::LeftOf(int64_t useful_bytes) const {
@@ -190,10 +190,9 @@ int64_t OffloadPlace::ChooseWindow(absl::Span<const ParameterSpec> specs,
 }
 
 int64_t OffloadPlace::WindowBudget() const {
-  const int64_t asked =
-      is_on_device() ? plan().below_device_bytes : plan().budget_bytes;
-  return std::max(runtime().GetStats().host.budget_bytes,
-                  asked + joined_bytes_);
+  const int64_t memory = runtime().GetStats().host.budget_bytes;
+  return is_on_device() ? memory
+                        : std::max(memory, plan().budget_bytes + joined_bytes_);
 }
 
 absl::Status OffloadPlace::CheckLeast(int64_t total_bytes) const {
@@ -208,21 +207,18 @@ absl::Status OffloadPlace::CheckLeast(int64_t total_bytes) const {
                    ", and the optimizer's window ", joined_windows_));
 }
 
-absl::StatusOr<int64_t> OffloadPlace::Grown(int64_t wanted) {
-  const int64_t total = runtime().GetStats().host.budget_bytes;
-  TERRACE_RETURN_IF_ERROR(CheckLeast(std::max(total, wanted)));
-  // The Runtime uses whole blocks of a budget.
-  const int64_t more =
-      std::max<int64_t>(0, RoundDown(wanted, kBlockBytes) - total);
-  if (more > 0) TERRACE_RETURN_IF_ERROR(runtime().GrowMemory(more));
-  added_bytes_ = std::max(added_bytes_, joined_bytes_);
-  return total + more;
-}
-
 absl::Status OffloadPlace::Arrange() {
   if (is_on_device()) return ArrangeOnDevice();
-  TERRACE_ASSIGN_OR_RETURN(const int64_t total,
-                           Grown(plan().budget_bytes + joined_bytes_));
+  const int64_t wanted = plan().budget_bytes + joined_bytes_;
+  int64_t total = runtime().GetStats().host.budget_bytes;
+  TERRACE_RETURN_IF_ERROR(CheckLeast(std::max(total, wanted)));
+  // The Runtime uses whole blocks of a budget.
+  const int64_t more = RoundDown(wanted, kBlockBytes) - total;
+  if (more > 0) {
+    TERRACE_RETURN_IF_ERROR(runtime().GrowMemory(more));
+    total += more;
+  }
+  added_bytes_ = std::max(added_bytes_, joined_bytes_);
   const int64_t rest = total - joined_windows_;
   window_bytes_ = std::min(rest, OffloadWindow(plan(), rest));
   TERRACE_RETURN_IF_ERROR(hook().Resize(window_bytes_, rest));
@@ -233,11 +229,10 @@ absl::Status OffloadPlace::Arrange() {
   return absl::OkStatus();
 }
 
-// Windows are of the CPU's memory, which grows; the hook's is what it was, but
-// for the largest gradient.
+// Nothing grows: windows are of the CPU's memory, and the hook's is what it
+// was, but for the largest gradient.
 absl::Status OffloadPlace::ArrangeOnDevice() {
-  TERRACE_RETURN_IF_ERROR(
-      Grown(plan().below_device_bytes + joined_bytes_).status());
+  TERRACE_RETURN_IF_ERROR(CheckLeast(WindowBudget()));
   const int64_t total = plan().budget_bytes;
   if (OperationBytes() > total) {
     return absl::ResourceExhaustedError(

@@ -85,10 +85,6 @@ class OffloadPlace {
   // Gives the Runtime the memory that the present shares ask for, and the hook
   // its window and limit.
   absl::Status Arrange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Has the CPU's memory grow to what is `wanted` of it, and returns what it is
-  // then.
-  absl::StatusOr<int64_t> Grown(int64_t wanted)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ArrangeOnDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns ResourceExhausted when Arrange needs more than `total_bytes`.
   absl::Status CheckLeast(int64_t total_bytes) const

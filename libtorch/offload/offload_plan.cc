@@ -15,6 +15,8 @@ namespace {
 // Memory for activations beside a share of the parameters, which says nothing
 // of them.
 constexpr int64_t kActivationBytes = 256 << 20;
+// The window of an optimizer in memory below a device, at most.
+constexpr int64_t kWindowBytes = 32 << 20;
 // The saved tensors that one operation of backward takes, and one to come.
 constexpr int64_t kOperands = 5;
 
@@ -91,34 +93,19 @@ void TakeMinimum(const PlaceOptions& asked, const std::string& largest,
   absl::StrAppend(&plan.minimum_reason, ", and ", operations);
 }
 
-// Returns the share of the parameters that `bytes` are.
-double ShareOf(int64_t bytes, const OffloadPlan& plan) {
-  if (plan.parameter_bytes == 0) return 0;
-  return std::min(1.0, static_cast<double>(bytes) /
-                           static_cast<double>(plan.parameter_bytes));
-}
-
-// Returns the addresses that are reserved for what optimizers add to a share.
-// Training counts twice, as one optimizer may be made in place of another.
-int64_t ShareGrowth(int64_t everything, const OffloadPlan& plan) {
-  return 2 * plan.training_bytes + everything + kJoinedWindowBytes;
-}
-
 // What of the CPU's memory is below a device: what was asked for, else a tenth
-// of the model where it goes on to a disk, and all of it where it does not.
+// of the model where it goes on to a disk, and all of it where it does not. It
+// does not grow, so that all but bytes have room for an optimizer's window.
 absl::Status PutBelowDevice(const PlaceOptions& asked, OffloadPlan& plan) {
   if (asked.device.empty()) return absl::OkStatus();
   const bool has_more = asked.has_below_memory();
   int64_t& below = plan.below_device_bytes;
   below = asked.below_device_bytes;
-  if (below == PlaceOptions::kEverything) {
-    below = std::max(plan.minimum_bytes,
-                     plan.everything_bytes / (has_more ? 10 : 1));
-  }
-  if (asked.below_device_is_share) {
-    plan.share = ShareOf(below, plan);
-    plan.growth_bytes = ShareGrowth(plan.everything_bytes, plan);
-    below = std::max(below, plan.minimum_bytes);
+  const bool is_all = below == PlaceOptions::kEverything;
+  if (is_all) below = plan.everything_bytes / (has_more ? 10 : 1);
+  if (is_all || asked.below_device_is_share) {
+    below = std::max(below, plan.minimum_bytes +
+                                std::min(plan.training_bytes, kWindowBytes));
   }
   if (below < plan.minimum_bytes) {
     return absl::ResourceExhaustedError(
@@ -135,6 +122,21 @@ absl::Status PutBelowDevice(const PlaceOptions& asked, OffloadPlan& plan) {
       plan.everything_bytes, ", and there is no tier below for the rest"));
 }
 
+// Sets the budget that was asked for. One that is a share of the parameters is
+// raised to what works.
+void TakeBudget(const PlaceOptions& asked, OffloadPlan& plan) {
+  plan.budget_bytes = asked.budget_bytes;
+  if (!asked.at_least_minimum || asked.budget_bytes < 0) return;
+  const bool is_on_device = !asked.device.empty();
+  // A device's memory does not grow once an optimizer joins.
+  const int64_t least =
+      plan.minimum_bytes + (is_on_device ? plan.largest_gradient_bytes : 0);
+  plan.budget_bytes = std::max(asked.budget_bytes, least);
+  if (is_on_device || plan.parameter_bytes == 0) return;
+  plan.share = std::min(1.0, static_cast<double>(asked.budget_bytes) /
+                                 static_cast<double>(plan.parameter_bytes));
+}
+
 absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
   const bool has_activations = asked.activations_above > 0;
   const bool is_on_device = !asked.device.empty();
@@ -142,14 +144,7 @@ absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
       std::max({plan.everything_bytes, plan.minimum_bytes, FewTensorsBytes()}) +
       (is_on_device ? plan.gradient_bytes : 0);
   const bool has_below = asked.has_below();
-  plan.budget_bytes = asked.budget_bytes;
-  if (asked.at_least_minimum && asked.budget_bytes >= 0) {
-    // A device's memory does not grow once an optimizer joins.
-    const int64_t least =
-        plan.minimum_bytes + (is_on_device ? plan.largest_gradient_bytes : 0);
-    plan.budget_bytes = std::max(asked.budget_bytes, least);
-    if (!is_on_device) plan.share = ShareOf(asked.budget_bytes, plan);
-  }
+  TakeBudget(asked, plan);
   // Where there is a tier below, the model is all in memory only if the budget
   // also holds what an optimizer adds.
   const int64_t all =
@@ -190,7 +185,10 @@ absl::Status ShareOut(const PlaceOptions& asked, OffloadPlan& plan) {
         asked.named_tiers ? "tier below" : "nvme_path", " for the rest"));
   }
   if (plan.share > 0) {
-    plan.growth_bytes = ShareGrowth(everything, plan);
+    // Growth is of addresses: training counts twice, as one optimizer may be
+    // made in place of another.
+    plan.growth_bytes =
+        2 * plan.training_bytes + everything + kJoinedWindowBytes;
   } else if (!has_activations && !is_on_device) {
     plan.growth_bytes = std::max<int64_t>(0, plan.budget_bytes - everything);
   }

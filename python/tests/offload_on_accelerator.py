@@ -15,19 +15,15 @@ from torch import nn
 
 import accelerator
 import terrace
-from offloaded import mlp
+from offloaded import mlp, sgd
 from test_offload_families import FAMILIES, batch_of, build
 
 DEVICE = 'testdev'
 # The CPU's math path is what the device has as well.
 MATH = [nn.attention.SDPBackend.MATH]
+# Bytes, as a share is raised to what the state of so small a model takes.
+STATE_IN_PART = 768 << 10
 ACTIVATIONS = {'activations': True, 'activations_above': 4096}
-
-
-def sgd(parameters):
-    """On a device torch's own choice is to take all parameters at once."""
-    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9,
-                           weight_decay=0.01, foreach=False)
 
 
 def on_device(batch):
@@ -78,15 +74,17 @@ def least_for_activations(name):
         return 2 * offload.stats()['minimum_bytes']
 
 
-def family(name, make_plain, make_joined, hbm_budget='30%', **how):
+def family(name, make_plain, make_joined, hbm_budget='30%',
+           memory_budget='50%', **how):
     plain = build(name).to(DEVICE)
     expected = run(plain, make_plain)
     model = build(name).to(DEVICE)
     with tempfile.TemporaryDirectory() as folder, terrace.offload(
-            model, hbm_budget=hbm_budget, memory_budget='50%',
+            model, hbm_budget=hbm_budget, memory_budget=memory_budget,
             nvme_path=folder, **how) as offload:
         check_equal(run(model, make_joined(offload)), expected)
         check_within(offload.stats())
+        assert offload.stats()['bytes_read'] > 0
         assert offload.error is None
     check_equal(values(model), values(plain))
     assert all(p.device.type == DEVICE for p in model.parameters())
@@ -177,7 +175,8 @@ def of_family(name, how):
     return lambda calls: family(
         name, lambda parameters: terrace.AdamW(parameters, lr=1e-2),
         lambda offload: lambda parameters: terrace.AdamW(
-            parameters, lr=1e-2, offload=offload))
+            parameters, lr=1e-2, offload=offload),
+        memory_budget=STATE_IN_PART)
 
 
 CHECKS = {name.removeprefix('check_'): check

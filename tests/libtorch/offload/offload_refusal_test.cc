@@ -139,9 +139,8 @@ TEST_F(OffloadTiersTest, TiersThatAreNone) {
   options = {};
   options.tiers = {{.kind = TierKind::kDram, .budget_bytes = 0}};
   EXPECT_THAT(Invalid(options), HasSubstr("dram"));
-  EXPECT_THAT(
-      Refused(absl::StatusCode::kUnimplemented, Tiers({"hbm:cuda:0=1GiB"})),
-      HasSubstr("hbm:cuda:0=1GiB"));
+  EXPECT_THAT(Invalid(Tiers({"hbm:cuda:0=1GiB"})),
+              HasSubstr("'hbm:cuda:0': the model is on cpu"));
 }
 
 TEST_F(OffloadTiersTest, MemoryOfANode) {

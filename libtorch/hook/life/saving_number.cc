@@ -1,4 +1,4 @@
-#include "libtorch/hook/saving_number.h"
+#include "libtorch/hook/life/saving_number.h"
 
 #include <array>
 #include <atomic>
