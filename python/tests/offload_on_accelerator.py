@@ -21,7 +21,7 @@ from test_offload_families import FAMILIES, batch_of, build
 DEVICE = 'testdev'
 # The CPU's math path is what the device has as well.
 MATH = [nn.attention.SDPBackend.MATH]
-# Bytes, as a share is raised to what the state of so small a model takes.
+# Not all of any family's parameters and state.
 STATE_IN_PART = 768 << 10
 ACTIVATIONS = {'activations': True, 'activations_above': 4096}
 
@@ -75,12 +75,13 @@ def least_for_activations(name):
 
 
 def family(name, make_plain, make_joined, hbm_budget='30%',
-           memory_budget='50%', **how):
+           memory_budget=None, **how):
     plain = build(name).to(DEVICE)
     expected = run(plain, make_plain)
     model = build(name).to(DEVICE)
+    half = sum(p.nbytes for p in model.parameters()) // 2
     with tempfile.TemporaryDirectory() as folder, terrace.offload(
-            model, hbm_budget=hbm_budget, memory_budget=memory_budget,
+            model, hbm_budget=hbm_budget, memory_budget=memory_budget or half,
             nvme_path=folder, **how) as offload:
         check_equal(run(model, make_joined(offload)), expected)
         check_within(offload.stats())
