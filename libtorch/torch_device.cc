@@ -59,13 +59,8 @@ class TorchStream final : public Device::Stream {
     return Copy(target, device_, source, at::kCPU, bytes);
   }
   void Poll(std::vector<absl::Status>* ended) override {
-    while (!begun_.empty()) {
-      absl::StatusOr<bool> is_over = true;
-      if (begun_.front().event != nullptr) {
-        is_over = streams_->IsOver(*begun_.front().event);
-      }
-      if (is_over.ok() && !*is_over) return;
-      ended->push_back(is_over.ok() ? begun_.front().status : is_over.status());
+    while (!begun_.empty() && IsOver(begun_.front())) {
+      ended->push_back(std::move(begun_.front().status));
       begun_.pop_front();
     }
   }
@@ -103,6 +98,17 @@ class TorchStream final : public Device::Stream {
     std::shared_ptr<DeviceEvent> event;
     absl::Status status;
   };
+  // A question that fails says that something failed, and not that the copy has
+  // ended: it is asked once more. A device that is lost fails again.
+  bool IsOver(Ending& ending) {
+    if (ending.event == nullptr) return true;
+    absl::StatusOr<bool> is_over = streams_->IsOver(*ending.event);
+    if (!is_over.ok()) {
+      ending.status.Update(is_over.status());
+      is_over = streams_->IsOver(*ending.event);
+    }
+    return is_over.value_or(true);
+  }
   // That of the copy that was just begun.
   Ending End() {
     const bool is_over =

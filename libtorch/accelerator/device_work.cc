@@ -84,10 +84,11 @@ absl::StatusOr<c10::DataPtr> DeviceWork::Allocate(int64_t bytes) {
 
 absl::Status DeviceWork::Await(const StreamUses& uses) {
   TERRACE_ASSIGN_OR_RETURN(const DeviceEvents events, uses.Events(*streams_));
+  absl::Status status;
   for (const std::shared_ptr<DeviceEvent>& event : events) {
-    TERRACE_RETURN_IF_ERROR(streams_->Wait(*event));
+    status.Update(streams_->WaitToTheEnd(*event));
   }
-  return absl::OkStatus();
+  return status;
 }
 
 void DeviceWork::After(StreamUses& uses, EventThread::Done done) {

@@ -41,7 +41,7 @@ void EventThread::State::Run() {
     mutex.Unlock();
     absl::Status status;
     for (const std::shared_ptr<DeviceEvent>& event : next.events) {
-      status.Update(device->Wait(*event));
+      status.Update(device->WaitToTheEnd(*event));
     }
     next.done(status);
     next = {};  // ends without the lock

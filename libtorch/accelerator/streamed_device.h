@@ -37,6 +37,15 @@ class StreamedDevice {
   virtual absl::StatusOr<bool> IsOver(DeviceEvent& event) = 0;
   // Blocks the calling thread until it is.
   virtual absl::Status Wait(DeviceEvent& event) = 0;
+
+  // As Wait, and once more where that fails: it says that something failed, and
+  // not that the stream has ended. Returns the first error. A device that is
+  // lost fails again.
+  absl::Status WaitToTheEnd(DeviceEvent& event) {
+    absl::Status first = Wait(event);
+    if (!first.ok()) Wait(event).IgnoreError();
+    return first;
+  }
 };
 
 }  // namespace terrace
