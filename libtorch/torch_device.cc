@@ -1,11 +1,8 @@
 #include "libtorch/torch_device.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/GradMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -20,35 +17,41 @@
 #include "libtorch/accelerator/device_extras.h"
 #include "libtorch/accelerator/event_thread.h"
 #include "libtorch/accelerator/guarded.h"
+#include "libtorch/accelerator/raw_copy.h"
 #include "libtorch/accelerator/stream_rules.h"
 #include "libtorch/accelerator/torch_streams.h"
 
 namespace terrace {
 namespace {
 
-at::Tensor Bytes(void* address, int64_t bytes, c10::Device device) {
-  return at::for_blob(address, {bytes})
-      .options(at::TensorOptions(at::kByte).device(device))
-      .target_device(device)
-      .make_tensor();
-}
+// Whether a device has failed for good. Thread-safe.
+class LastingFailure {
+ public:
+  void Lose(const absl::Status& why) {
+    MutexLock lock(mutex_);
+    lost_.Update(absl::UnavailableError(why.message()));
+  }
+  absl::Status status() const {
+    MutexLock lock(mutex_);
+    return lost_;
+  }
 
-// Copies by hand of a thread that is no program's own are no operations of the
-// program.
-struct Unobserved {
-  const at::NoGradGuard without_graph;
-  const at::DisableRecordFunctionGuard without_observers;
+ private:
+  mutable Mutex mutex_;
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
 };
 
 class TorchStream final : public Device::Stream {
  public:
   // `thread` waits for this and other streams of the device.
   TorchStream(c10::Stream stream, std::shared_ptr<TorchStreams> streams,
-              std::shared_ptr<EventThread> thread)
+              std::shared_ptr<EventThread> thread,
+              std::shared_ptr<LastingFailure> health)
       : device_(stream.device()),
         stream_(stream),
         streams_(std::move(streams)),
-        thread_(std::move(thread)) {}
+        thread_(std::move(thread)),
+        health_(std::move(health)) {}
 
   absl::Status CopyToHost(void* target, const void* source,
                           int64_t bytes) override {
@@ -71,8 +74,9 @@ class TorchStream final : public Device::Stream {
     }
     TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<DeviceEvent> event,
                              streams_->Record(stream_.id()));
-    thread_->After({std::move(event)},
-                   [run = std::move(run)](const absl::Status&) { run(); });
+    thread_->After(
+        {std::move(event)},
+        [run = std::move(run)](const EventThread::Ended&) { run(); });
     return absl::OkStatus();
   }
   absl::Status Wait() override {
@@ -83,13 +87,14 @@ class TorchStream final : public Device::Stream {
  private:
   absl::Status Copy(void* target, c10::Device target_device, const void* source,
                     c10::Device source_device, int64_t bytes) {
+    absl::Status copied;
     TERRACE_RETURN_IF_ERROR(Guarded(device_, [&] {
-      const Unobserved unobserved;
       const c10::StreamGuard guard(stream_);
-      Bytes(target, bytes, target_device)
-          .copy_(Bytes(const_cast<void*>(source), bytes, source_device),
-                 /*non_blocking=*/true);
+      copied = CopyRaw({target, target_device},
+                       {const_cast<void*>(source), source_device}, bytes,
+                       /*is_waited_for=*/false);
     }));
+    TERRACE_RETURN_IF_ERROR(copied);
     begun_.push_back(End());
     return absl::OkStatus();
   }
@@ -107,6 +112,7 @@ class TorchStream final : public Device::Stream {
       ending.status.Update(is_over.status());
       is_over = streams_->IsOver(*ending.event);
     }
+    if (!is_over.ok()) health_->Lose(is_over.status());
     return is_over.value_or(true);
   }
   // That of the copy that was just begun.
@@ -125,6 +131,7 @@ class TorchStream final : public Device::Stream {
   const c10::Stream stream_;
   const std::shared_ptr<TorchStreams> streams_;
   const std::shared_ptr<EventThread> thread_;
+  const std::shared_ptr<LastingFailure> health_;
   const StreamRules rules_ = StreamRules::Current();
   std::deque<Ending> begun_;  // of copies that were not told of
 };
@@ -135,18 +142,15 @@ class TorchDevice final : public Device {
       : device_(device), streams_(std::make_shared<TorchStreams>(device)) {}
 
   std::string name() const override { return device_.str(); }
+  absl::Status Health() const override { return health_->status(); }
 
   absl::StatusOr<DeviceMemory> Allocate(int64_t bytes) override {
-    auto block = std::make_shared<c10::DataPtr>();
-    const absl::Status status = Guarded(device_, [&] {
-      const c10::DeviceGuard guard(device_);
-      *block = c10::GetAllocator(device_.type())
-                   ->allocate(static_cast<size_t>(bytes));
-    });
-    if (!status.ok()) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(bytes, " bytes: ", absl::string_view(status.message())));
+    absl::StatusOr<c10::DataPtr> memory = AllocateRaw(device_, bytes);
+    if (!memory.ok()) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          bytes, " bytes: ", absl::string_view(memory.status().message())));
     }
+    auto block = std::make_shared<c10::DataPtr>(*std::move(memory));
     if (rules_.Has(StreamRule::kCopyWaitsForAllocation)) {
       TERRACE_RETURN_IF_ERROR(Synchronize());
     }
@@ -181,7 +185,7 @@ class TorchDevice final : public Device {
       }
       stream = std::make_unique<TorchStream>(
           implementation.getNewStream(device_, /*priority=*/0), streams_,
-          thread_);
+          thread_, health_);
     });
     if (!status.ok()) return status;
     return stream;
@@ -210,6 +214,8 @@ class TorchDevice final : public Device {
 
   const c10::Device device_;
   const std::shared_ptr<TorchStreams> streams_;
+  const std::shared_ptr<LastingFailure> health_ =
+      std::make_shared<LastingFailure>();
   const StreamRules rules_ = StreamRules::Current();
   Mutex mutex_;
   // From the first stream on.

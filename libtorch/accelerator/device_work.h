@@ -11,9 +11,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "libtorch/accelerator/event_thread.h"
 #include "libtorch/accelerator/stream_rules.h"
 #include "libtorch/accelerator/stream_uses.h"
@@ -29,32 +32,44 @@ class DeviceWork {
 
   c10::Device device() const { return streams_->device(); }
 
-  // The calling thread's stream is given something that uses the bytes.
-  void NoteUse(StreamUses& uses) { uses.Note(streams_->CurrentStream()); }
+  // The calling thread's stream, or that one, is given something that uses the
+  // bytes.
+  void NoteUse(StreamUses& uses) { NoteUse(uses, streams_->CurrentStream()); }
+  void NoteUse(StreamUses& uses, StreamId stream);
   // A lease of the calling thread's ends.
   void NoteLease(StreamUses& uses);
 
-  // Has the calling thread's stream copy bytes of the device, which counts as a
-  // use. `recorded`, if any, is LibTorch's own block that the source lies in.
-  absl::Status Copy(std::byte* target, const std::byte* source, int64_t bytes,
-                    StreamUses& uses, const c10::DataPtr* recorded = nullptr);
-  // Memory of LibTorch's allocator.
-  absl::StatusOr<c10::DataPtr> Allocate(int64_t bytes);
+  // Has the calling thread's stream fill bytes of a tensor from others of the
+  // device, which other streams that use the tensor wait for. `recorded`, if
+  // any, is LibTorch's own block that the source lies in: it is given to nobody
+  // before all streams that used tensors here have come so far.
+  absl::Status Fill(std::byte* target, const std::byte* source, int64_t bytes,
+                    StreamUses& uses, const c10::DataPtr* recorded);
+  // Copies bytes of the device, once all uses are over, and waits for that.
+  absl::Status CopyOut(std::byte* target, std::byte* source, int64_t bytes,
+                       const StreamUses& uses);
+  // Blocks until the device has done all that it was given.
+  absl::Status AwaitAll() { return streams_->WaitForAll(); }
 
   // Blocks until all noted uses are over.
   absl::Status Await(const StreamUses& uses);
   // Calls `done` once all noted uses are over, and begins anew with them, in
-  // the order of these calls; with an error where the device has failed, or
-  // does not tell. In a forked child `done` is never called.
+  // the order of these calls. In a forked child `done` is never called.
   void After(StreamUses& uses, EventThread::Done done);
 
  private:
   explicit DeviceWork(c10::Device device)
       : streams_(std::make_shared<TorchStreams>(device)), thread_(streams_) {}
 
+  // Those that have used any tensor here.
+  std::vector<StreamId> known() const;
+  void Know(StreamId stream);
+
   const StreamRules rules_ = StreamRules::Current();
   const std::shared_ptr<TorchStreams> streams_;
   EventThread thread_;
+  mutable Mutex mutex_;
+  std::vector<StreamId> known_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace

@@ -19,6 +19,7 @@ struct EventThread::State {
   struct Waiting {
     DeviceEvents events;
     Done done;
+    absl::Status why_all;  // not OK: all of the device is waited for
   };
 
   std::shared_ptr<StreamedDevice> device;
@@ -28,8 +29,21 @@ struct EventThread::State {
   bool is_ending ABSL_GUARDED_BY(mutex) = false;
   bool has_ended ABSL_GUARDED_BY(mutex) = false;
 
+  Ended Await(const Waiting& waiting) const;
   void Run();
 };
+
+EventThread::Ended EventThread::State::Await(const Waiting& next) const {
+  Ended ended = {.error = next.why_all};
+  if (!ended.error.ok()) ended.is_over = device->WaitForAll().ok();
+  for (const std::shared_ptr<DeviceEvent>& event : next.events) {
+    const absl::Status status = device->Wait(*event);
+    if (status.ok()) continue;
+    ended.error.Update(status);
+    if (!device->Wait(*event).ok()) ended.is_over = false;
+  }
+  return ended;
+}
 
 void EventThread::State::Run() {
   mutex.Lock();
@@ -39,11 +53,7 @@ void EventThread::State::Run() {
     Waiting next = std::move(waiting.front());
     waiting.pop_front();
     mutex.Unlock();
-    absl::Status status;
-    for (const std::shared_ptr<DeviceEvent>& event : next.events) {
-      status.Update(device->WaitToTheEnd(*event));
-    }
-    next.done(status);
+    next.done(Await(next));
     next = {};  // ends without the lock
     mutex.Lock();
   }
@@ -83,7 +93,14 @@ EventThread::~EventThread() {
 void EventThread::After(DeviceEvents events, Done done) {
   if (!process_.IsCurrent()) return;
   MutexLock lock(state_->mutex);
-  state_->waiting.push_back({std::move(events), std::move(done)});
+  state_->waiting.push_back({std::move(events), std::move(done), {}});
+  state_->changed.SignalAll();
+}
+
+void EventThread::AfterAll(const absl::Status& why, Done done) {
+  if (!process_.IsCurrent()) return;
+  MutexLock lock(state_->mutex);
+  state_->waiting.push_back({{}, std::move(done), why});
   state_->changed.SignalAll();
 }
 

@@ -3,7 +3,7 @@
 // for a stream that is far behind holds up what was given after it.
 //
 //   EventThread thread(streams);
-//   thread.After(events, [pin = std::move(pin)](absl::Status status) { ... });
+//   thread.After(events, [pin = std::move(pin)](const auto& ended) { ... });
 //
 // It is thread-safe. What it does neither blocks for long nor uses the device.
 // The destructor waits, for a while, until all is done; of a device that never
@@ -23,7 +23,12 @@ namespace terrace {
 
 class EventThread {
  public:
-  using Done = absl::AnyInvocable<void(const absl::Status&)>;
+  // How a wait has ended.
+  struct Ended {
+    absl::Status error;   // the first
+    bool is_over = true;  // false: the device does not tell
+  };
+  using Done = absl::AnyInvocable<void(const Ended&)>;
 
   // Throws std::system_error where there is no thread to be had.
   explicit EventThread(std::shared_ptr<StreamedDevice> device);
@@ -31,9 +36,13 @@ class EventThread {
   EventThread(const EventThread&) = delete;
   EventThread& operator=(const EventThread&) = delete;
 
-  // Calls `done` with OK once all of the events are over, or with the first
-  // error of a wait.
+  // Calls `done` once all of the events are over. A wait that fails says that
+  // something failed, and not that the stream has come so far: it is made once
+  // more. A device that is lost fails again.
   void After(DeviceEvents events, Done done);
+  // Calls `done` once all that the device was given until then is over, as no
+  // event can be had, for this reason.
+  void AfterAll(const absl::Status& why, Done done);
 
  private:
   struct State;

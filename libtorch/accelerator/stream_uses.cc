@@ -7,12 +7,21 @@
 
 namespace terrace {
 
-void StreamUses::Note(StreamId stream) {
+StreamUses::Noted StreamUses::Note(StreamId stream) {
   MutexLock lock(mutex_);
-  if (absl::c_linear_search(streams_, stream)) return;
+  if (absl::c_linear_search(streams_, stream)) return {};
   const bool is_noted =
       streams_.empty() || rules_.Has(StreamRule::kEachStreamIsNoted);
   if (is_noted) streams_.push_back(stream);
+  return {true, filled_};
+}
+
+void StreamUses::NoteFill(std::shared_ptr<DeviceEvent> filled,
+                          StreamId stream) {
+  Note(stream);
+  if (!rules_.Has(StreamRule::kUseWaitsForCopy)) return;
+  MutexLock lock(mutex_);
+  filled_ = std::move(filled);
 }
 
 absl::StatusOr<DeviceEvents> StreamUses::Events(StreamedDevice& device) const {
@@ -37,6 +46,7 @@ absl::StatusOr<DeviceEvents> StreamUses::TakeEvents(StreamedDevice& device) {
   if (!events.ok()) return events;
   MutexLock lock(mutex_);
   streams_.clear();
+  filled_.reset();
   return events;
 }
 

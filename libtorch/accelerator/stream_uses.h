@@ -6,7 +6,7 @@
 // held across a call to the device.
 #pragma once
 
-#include <vector>
+#include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/inlined_vector.h"
@@ -19,8 +19,16 @@ namespace terrace {
 
 class StreamUses {
  public:
+  // What a stream is told: whether it is a new one here, and what it is to wait
+  // for then, if anything.
+  struct Noted {
+    bool is_new = false;
+    std::shared_ptr<DeviceEvent> filled;
+  };
   // The stream is given something that uses the bytes, now or soon.
-  void Note(StreamId stream);
+  Noted Note(StreamId stream);
+  // A copy on that stream fills the bytes, which other streams are to wait for.
+  void NoteFill(std::shared_ptr<DeviceEvent> filled, StreamId stream);
   // Returns events that stand for all that the noted streams were given until
   // now; TakeEvents begins anew then, if there was no error.
   absl::StatusOr<DeviceEvents> Events(StreamedDevice& device) const;
@@ -30,6 +38,8 @@ class StreamUses {
   const StreamRules rules_ = StreamRules::Current();
   mutable Mutex mutex_;
   absl::InlinedVector<StreamId, 2> streams_ ABSL_GUARDED_BY(mutex_);
+  // Null: all streams see the bytes.
+  std::shared_ptr<DeviceEvent> filled_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace

@@ -29,7 +29,8 @@ class StreamedDevice {
  public:
   virtual ~StreamedDevice() = default;
 
-  // Returns the stream that the calling thread gives its operations to.
+  // Returns the stream that the calling thread gives its operations to; the
+  // device's own one where the device does not tell.
   virtual StreamId CurrentStream() = 0;
   virtual absl::StatusOr<std::shared_ptr<DeviceEvent>> Record(
       StreamId stream) = 0;
@@ -37,15 +38,10 @@ class StreamedDevice {
   virtual absl::StatusOr<bool> IsOver(DeviceEvent& event) = 0;
   // Blocks the calling thread until it is.
   virtual absl::Status Wait(DeviceEvent& event) = 0;
-
-  // As Wait, and once more where that fails: it says that something failed, and
-  // not that the stream has ended. Returns the first error. A device that is
-  // lost fails again.
-  absl::Status WaitToTheEnd(DeviceEvent& event) {
-    absl::Status first = Wait(event);
-    if (!first.ok()) Wait(event).IgnoreError();
-    return first;
-  }
+  // Blocks the calling thread until all streams have done what they were given.
+  virtual absl::Status WaitForAll() = 0;
+  // Has what the stream is given from now on wait for the event.
+  virtual absl::Status Order(DeviceEvent& event, StreamId stream) = 0;
 };
 
 }  // namespace terrace

@@ -39,7 +39,12 @@ absl::Status Caught(const char* what, c10::Device device, Call call) {
 }  // namespace
 
 StreamId TorchStreams::CurrentStream() {
-  return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_).id();
+  StreamId stream = 0;
+  Caught("a stream", device_, [&] {
+    stream =
+        c10::impl::VirtualGuardImpl(device_.type()).getStream(device_).id();
+  }).IgnoreError();
+  return stream;
 }
 
 absl::StatusOr<std::shared_ptr<DeviceEvent>> TorchStreams::Record(
@@ -63,6 +68,18 @@ absl::StatusOr<bool> TorchStreams::IsOver(DeviceEvent& event) {
 
 absl::Status TorchStreams::Wait(DeviceEvent& event) {
   return Caught("a wait", device_, [&] { EventOf(event).synchronize(); });
+}
+
+absl::Status TorchStreams::WaitForAll() {
+  return Caught("a wait for all", device_, [&] {
+    c10::impl::VirtualGuardImpl(device_.type())
+        .synchronizeDevice(device_.index());
+  });
+}
+
+absl::Status TorchStreams::Order(DeviceEvent& event, StreamId stream) {
+  return Caught("an order", device_,
+                [&] { EventOf(event).block(StreamOf(stream)); });
 }
 
 }  // namespace terrace

@@ -28,6 +28,8 @@ class TorchStreams final : public StreamedDevice {
   absl::StatusOr<std::shared_ptr<DeviceEvent>> Record(StreamId stream) override;
   absl::StatusOr<bool> IsOver(DeviceEvent& event) override;
   absl::Status Wait(DeviceEvent& event) override;
+  absl::Status WaitForAll() override;
+  absl::Status Order(DeviceEvent& event, StreamId stream) override;
 
  private:
   const c10::Device device_;

@@ -76,7 +76,14 @@ std::shared_ptr<CollectiveUse> UseOf(const std::string& operation,
   auto use = std::make_shared<CollectiveUse>(operation);
   for (const c10::IValue& argument : arguments) {
     ForEachStorage(argument, [&](c10::StorageImpl* storage) {
-      if (storage->device_type() != c10::DeviceType::CPU) return;
+      if (storage->device_type() != c10::DeviceType::CPU) {
+        const ManagedStorage* const managed = OperationNet::Get().Find(storage);
+        TORCH_CHECK_NOT_IMPLEMENTED(
+            managed == nullptr, "terrace: '", managed->name(), "': ", operation,
+            " of a tensor that is offloaded on ", storage->device().str(),
+            " is not there yet; a clone of it is an ordinary tensor");
+        return;
+      }
       if (use->Has(*storage)) return;
       use->Add(*storage, OperationNet::Get().Pin(storage));
     });

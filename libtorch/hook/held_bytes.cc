@@ -1,18 +1,13 @@
 #include "libtorch/hook/held_bytes.h"
 
-#include <ATen/ops/from_blob.h>
-#include <ATen/record_function.h>
-#include <c10/core/GradMode.h>
 #include <c10/core/impl/COW.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <cstring>
 #include <exception>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "libtorch/accelerator/guarded.h"
+#include "libtorch/accelerator/raw_copy.h"
 #include "libtorch/hook/life/operation_pins.h"
 #include "libtorch/hook/managed_storage.h"
 #include "libtorch/hook/operation_net.h"
@@ -30,36 +25,6 @@ void TakeBeside(ManagedStorage& managed, HeldBytes::Use use) {
 void GiveBeside(ManagedStorage& managed, HeldBytes::Use use) {
   if (!use.is_beside) return;
   managed.window().room().GiveBeside(ResidentBytes(managed.size_bytes()));
-}
-
-at::Tensor BytesAt(const void* address, int64_t bytes, c10::Device device) {
-  return at::for_blob(const_cast<void*>(address), {bytes})
-      .options(at::TensorOptions(at::kByte).device(device))
-      .target_device(device)
-      .make_tensor();
-}
-
-// Blocks until a device has done all that it was given: whose stream uses a
-// tensor that is not managed is not known.
-absl::Status AwaitAll(c10::Device device) {
-  if (device.is_cpu()) return absl::OkStatus();
-  return Guarded(device, [&] {
-    c10::impl::VirtualGuardImpl(device.type())
-        .synchronizeDevice(device.index());
-  });
-}
-
-absl::Status CopyBytes(void* target, c10::Device to, const void* source,
-                       c10::Device from, int64_t bytes) {
-  if (to.is_cpu() && from.is_cpu()) {
-    std::memcpy(target, source, static_cast<size_t>(bytes));
-    return absl::OkStatus();
-  }
-  return Guarded(to.is_cpu() ? from : to, [&] {
-    const at::NoGradGuard without_graph;
-    const at::DisableRecordFunctionGuard without_observers;
-    BytesAt(target, bytes, to).copy_(BytesAt(source, bytes, from));
-  });
 }
 
 // Returns null when the storage is not managed. A thread may have several
@@ -96,7 +61,7 @@ absl::StatusOr<HeldBytes> HeldBytes::Hold(c10::StorageImpl& storage, Use use) {
             absl::StrCat("no memory for bytes of its own: ", error.what()));
       }
     }
-    TERRACE_RETURN_IF_ERROR(AwaitAll(held.device_));
+    TERRACE_RETURN_IF_ERROR(AwaitDevice(held.device_));
     held.data_ = static_cast<std::byte*>(data.mutable_get());
     if (held.data_ != nullptr || storage.nbytes() == 0) return held;
     return absl::FailedPreconditionError("a storage whose bytes are gone");
@@ -114,16 +79,21 @@ absl::StatusOr<HeldBytes> HeldBytes::Hold(c10::StorageImpl& storage, Use use) {
 
 absl::Status HeldBytes::CopyTo(void* target, int64_t offset,
                                int64_t bytes) const {
-  return CopyBytes(target, c10::kCPU, data_ + offset, device_, bytes);
+  return CopyRaw({target, c10::kCPU}, {data_ + offset, device_}, bytes,
+                 /*is_waited_for=*/true);
 }
 
 absl::Status HeldBytes::CopyFrom(const void* source, int64_t offset,
                                  int64_t bytes) const {
-  return CopyBytes(data_ + offset, device_, source, c10::kCPU, bytes);
+  return CopyRaw({data_ + offset, device_},
+                 {const_cast<void*>(source), c10::kCPU}, bytes,
+                 /*is_waited_for=*/true);
 }
 
 HeldBytes::~HeldBytes() {
   if (managed_ == nullptr) return;
+  // In a forked child any lock of it may be held for ever.
+  if (managed_->is_parents()) return;
   if (managed_->is_on_device()) managed_->NoteLease();
   // The storage may go as soon as it is not pinned.
   ByteWindow& window = managed_->window();

@@ -60,6 +60,19 @@ int64_t WindowOf(const HookOptions& options, int64_t budget) {
   return options.window_bytes != 0 ? options.window_bytes : budget / 4 * 3;
 }
 
+// Memory that a device copies from is not free when the operation ends that
+// gave the device such a copy.
+absl::Status CheckPlaces(Runtime& runtime, c10::Device device) {
+  if (!device.is_cpu()) return absl::OkStatus();
+  for (const TierStats& tier : runtime.GetStats().tiers) {
+    if (tier.kind != TierKind::kHbm) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("a hook for tensors in CPU memory over a runtime with '",
+                     tier.name, "', which copies from that memory"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckWindow(int64_t budget, int64_t window_bytes,
                          int64_t most_bytes) {
   if (window_bytes <= 0 || window_bytes > budget) {
@@ -88,6 +101,7 @@ absl::StatusOr<std::unique_ptr<Hook>> Hook::Create(Runtime& runtime,
           "verify_clean compares bytes in CPU memory alone");
     }
   }
+  TERRACE_RETURN_IF_ERROR(CheckPlaces(runtime, options.device));
   const int64_t budget = TierBudget(runtime, tier);
   if (budget == 0) {
     return absl::InvalidArgumentError(

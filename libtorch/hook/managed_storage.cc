@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/io_fault.h"
+#include "libtorch/accelerator/guarded.h"
+#include "libtorch/accelerator/raw_copy.h"
 #include "libtorch/hook/compat.h"
 
 namespace terrace {
@@ -60,7 +62,13 @@ c10::DataPtr ManagedStorage::Ours(std::byte* data) {
 
 void ManagedStorage::NoteStream() { device_->NoteUse(*uses_); }
 
-void ManagedStorage::NoteStream(StreamId stream) { uses_->Note(stream); }
+void ManagedStorage::NoteStream(const c10::Stream& stream) {
+  if (stream.device() == device_->device()) {
+    return device_->NoteUse(*uses_, stream.id());
+  }
+  // One of another device has no events here: it is waited for.
+  Guarded(stream.device(), [&] { stream.synchronize(); }).IgnoreError();
+}
 
 void ManagedStorage::NoteLease() { device_->NoteLease(*uses_); }
 
@@ -79,21 +87,23 @@ absl::Status ManagedStorage::CopyIn(std::byte* target,
       storage && self_ == nullptr ? &storage->_mutable_data_ptr_no_checks()
                                   : nullptr;
   const absl::Status copied =
-      device_->Copy(target, source, size_bytes(), *uses_, block);
+      device_->Fill(target, source, size_bytes(), *uses_, block);
   return copied.ok() ? copied : Reworded(copied, Told(copied.message()));
 }
 
 void ManagedStorage::AfterUses(AfterUse end) {
-  if (device_ == nullptr) return end(absl::OkStatus());
-  device_->After(*uses_, [end = std::move(end),
-                          told = Told("")](const absl::Status& status) mutable {
-    end(status.ok() ? status
-                    : Reworded(status, absl::StrCat(told, status.message())));
+  if (device_ == nullptr) return end(absl::OkStatus(), /*is_over=*/true);
+  device_->After(*uses_, [end = std::move(end), told = Told("")](
+                             const EventThread::Ended& ended) mutable {
+    const absl::Status& error = ended.error;
+    end(error.ok() ? error
+                   : Reworded(error, absl::StrCat(told, error.message())),
+        ended.is_over);
   });
 }
 
 absl::StatusOr<c10::DataPtr> ManagedStorage::Allocate() {
-  if (device_ != nullptr) return device_->Allocate(size_bytes());
+  if (device_ != nullptr) return AllocateRaw(device_->device(), size_bytes());
   try {
     return c10::GetCPUAllocator()->allocate(static_cast<size_t>(size_bytes()));
   } catch (const std::exception& error) {
@@ -185,7 +195,7 @@ absl::Status ManagedStorage::MoveOut() {
     std::memcpy(target, data(), static_cast<size_t>(size_bytes()));
   } else {
     const absl::Status copied =
-        device_->Copy(target, data(), size_bytes(), *uses_);
+        device_->CopyOut(target, data(), size_bytes(), *uses_);
     if (!copied.ok()) return Reworded(copied, Told(copied.message()));
   }
   Set(*storage, *std::move(memory));

@@ -81,7 +81,7 @@ class ManagedStorage final : public StorageLife {
   // the storage pinned, and its bytes are here.
   bool is_on_device() const { return device_ != nullptr; }
   void NoteStream();
-  void NoteStream(StreamId stream);
+  void NoteStream(const c10::Stream& stream);
   void NoteLease();
   // Blocks until the device has done what operations were given with the bytes.
   absl::Status AwaitUses();

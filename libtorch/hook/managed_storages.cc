@@ -120,6 +120,10 @@ absl::Status ManagedStorages::AddNow(absl::Span<const NamedTensor> tensors,
   while (absl::IsAborted(added)) {  // another thread chose the same
     TERRACE_ASSIGN_OR_RETURN(const StorageLives::Storages storages,
                              Choose(tensors, parameter));
+    // What was given to any stream with the tensors' own blocks ends first.
+    if (work_ != nullptr && parameter == nullptr && !storages.empty()) {
+      TERRACE_RETURN_IF_ERROR(work_->AwaitAll());
+    }
     added = storages.empty() ? absl::OkStatus() : lives_.Add(storages);
   }
   return added;

@@ -42,7 +42,7 @@ struct PinnedStorages final : at::ObserverContext {
     for (ManagedStorage* const each : on_device) each->NoteStream();
     for (const c10::IValue& input : function.inputs()) {
       if (on_device.empty() || !input.isStream()) continue;
-      const StreamId named = input.toStream().id();
+      const c10::Stream named = input.toStream();
       for (ManagedStorage* const each : on_device) each->NoteStream(named);
     }
   }

@@ -150,9 +150,8 @@ absl::Status CheckDevice(const Sizes& sizes, const PlaceOptions& places) {
         places.device));
   }
   const std::string has = sizes.device.is_cpu() ? "" : sizes.device.str();
-  if (sizes.parameter_bytes == 0 || has == places.device) {
-    return absl::OkStatus();
-  }
+  const bool has_none = sizes.parameter_bytes == 0 && places.device.empty();
+  if (has_none || has == places.device) return absl::OkStatus();
   return absl::InvalidArgumentError(
       places.device.empty()
           ? absl::StrCat("the model is on ", has,

@@ -153,6 +153,31 @@ def check_lease_and_files(calls):
         check_equal(list(torch.load(path).values()), expected)
 
 
+def check_collectives(calls):
+    """Those of a device are no streams of the model's."""
+    model = mlp().to(DEVICE)
+    with tempfile.TemporaryDirectory() as folder, terrace.offload(
+            model, hbm_budget='40%', nvme_path=folder):
+        torch.distributed.init_process_group(
+            'gloo', init_method=f'file://{folder}/store', rank=0, world_size=1)
+        try:
+            torch.distributed.broadcast(model[0].weight.data, 0)
+            raise AssertionError('a collective took an offloaded tensor')
+        except NotImplementedError as error:
+            assert "'0.weight'" in str(error), error
+        finally:
+            torch.distributed.destroy_process_group()
+
+
+def check_tiers_without_memory(calls):
+    """What is below the device is in memory, all of it."""
+    model = mlp().to(DEVICE)
+    expected = values(model)
+    with terrace.offload(model, tiers=['hbm:testdev:0=160KiB']) as offload:
+        check_equal(values(model), expected)
+        assert offload.stats()['disk_bytes'] == 0
+
+
 def check_last_reference(calls):
     """A model that is gone gives the device's memory back."""
     torch.accelerator.synchronize()

@@ -23,9 +23,11 @@ absl::Status StorageLives::Add(const Storages& storages, bool are_pinned) {
   bool may_be_free = true;
   while (absl::IsAlreadyExists(added_all) && may_be_free) {
     const Storages others = NamedAs(storages);
-    // One that had the name may have gone meanwhile: it is tried once more.
+    // One that had the name may have gone meanwhile, or a device still does
+    // what it was given with it: it is tried once more.
     may_be_free = !others.empty();
     if (may_be_free && !AwaitEnds(others)) break;
+    if (!may_be_free) window_.AwaitLeft();
     added_all = window_.Add(added);
   }
   if (!added_all.ok()) {
@@ -204,8 +206,8 @@ absl::Status StorageLives::Close(const CloseOptions& options) {
       const bool is_first,
       BeginClose(leases_ > 0 ? absl::ZeroDuration() : options.patience));
   if (!is_first) return absl::OkStatus();
-  const absl::Status status = LetGoAll(options.restore);
-  window_.Shut();
+  absl::Status status = LetGoAll(options.restore);
+  status.Update(window_.Shut());
   Storages died;  // ends without the lock
   OrderedLock lock(mutex_);
   died.swap(died_);

@@ -140,8 +140,12 @@ class ByteWindow {
   void Refuse(WindowTensor& tensor, const std::string& why);
 
   // The Runtime is not used any more. There are no tensors, and no other calls
-  // that wait. Waits for what a device was given, as long as the patience is.
-  void Shut() { pins_.Shut(absl::Now() + options_.patience); }
+  // that wait. Waits for what a device was given, as long as the patience is;
+  // DeadlineExceeded: it has not done it by then.
+  absl::Status Shut() { return pins_.Shut(absl::Now() + options_.patience); }
+  // Waits, as long, for what a device was given with tensors that have left:
+  // until then their names stay taken.
+  void AwaitLeft() { pins_.AwaitEnds(absl::Now() + options_.patience); }
 
   ByteWindowStats stats() const;
 

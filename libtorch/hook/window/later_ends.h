@@ -22,8 +22,11 @@ class LaterEnds {
   // Does the `rest`, for which the Runtime has to be there, and notes an error.
   // Does nothing once Shut has returned.
   void End(const absl::Status& status, absl::FunctionRef<void()> rest);
-  // Waits until all have ended, or gives up those that have not by then.
-  void Shut(absl::Time deadline);
+  // Waits until all have ended that had begun, or until then.
+  void Await(absl::Time deadline);
+  // Waits until all have ended, or gives up those that have not by then, which
+  // is DeadlineExceeded; an end that is under way it waits for in any case.
+  absl::Status Shut(absl::Time deadline);
 
   // Returns the first error of an end.
   absl::Status first_error() const;
@@ -33,6 +36,8 @@ class LaterEnds {
   mutable Mutex mutex_;
   CondVar ended_;
   int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t ending_ ABSL_GUARDED_BY(mutex_) = 0;       // of these, in their rest
+  int64_t ended_count_ ABSL_GUARDED_BY(mutex_) = 0;  // ever
   int64_t failures_ ABSL_GUARDED_BY(mutex_) = 0;
   bool is_shut_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);

@@ -89,9 +89,13 @@ void WindowPins::End(WindowTensor& tensor, bool is_written, bool is_removed) {
   Pin pin = std::move(tensor.pin_);
   later_->Begin();
   tensor.AfterUses([runtime = &runtime_, later = later_, id = tensor.id_,
-                    is_written, is_removed,
-                    pin = std::move(pin)](const absl::Status& status) mutable {
-    is_written ? pin.Release() : pin.ReleaseUnchanged();
+                    is_written, is_removed, pin = std::move(pin)](
+                       const absl::Status& status, bool is_over) mutable {
+    if (!is_over) {
+      pin.Discard();  // nobody knows what the bytes are
+    } else {
+      is_written ? pin.Release() : pin.ReleaseUnchanged();
+    }
     later->End(status, [&] {
       // A closed Runtime, or one in a forked child, has nothing to forget.
       if (is_removed) runtime->Unregister(id).IgnoreError();
@@ -117,9 +121,10 @@ void WindowPins::Evict(WindowTensor& tensor) {
   tensor.word().End(next);
 }
 
-void WindowPins::Shut(absl::Time deadline) {
-  later_->Shut(deadline);
+absl::Status WindowPins::Shut(absl::Time deadline) {
+  absl::Status ended = later_->Shut(deadline);
   queue_.Shut();
+  return ended;
 }
 
 void WindowPins::NoteFailed(WindowTensor& tensor) {

@@ -106,8 +106,10 @@ class WindowPins {
   void Evict(WindowTensor& tensor);
 
   // The Runtime is not used any more, but for what is not over by then. There
-  // are no tensors.
-  void Shut(absl::Time deadline);
+  // are no tensors. DeadlineExceeded: something was not.
+  absl::Status Shut(absl::Time deadline);
+  // Waits until all pins have ended whose tensors have left.
+  void AwaitEnds(absl::Time deadline) { later_->Await(deadline); }
 
   // A tensor failed, and its word is the caller's. TakeFailed returns all that
   // did, with their words in loading.

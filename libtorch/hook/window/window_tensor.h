@@ -76,9 +76,12 @@ class WindowTensor {
   virtual absl::Status CopyIn(std::byte* target, const std::byte* source);
   // Calls `end` once nothing uses the bytes any more that was given them: at
   // once, where operations are over when they have ended. A device goes on
-  // after that, and tells by the Status whether it has done what it was given.
-  using AfterUse = absl::AnyInvocable<void(const absl::Status&)>;
-  virtual void AfterUses(AfterUse end) { end(absl::OkStatus()); }
+  // after that: the Status is the first error of what was waited for, and the
+  // bytes are not known where it is not over.
+  using AfterUse = absl::AnyInvocable<void(const absl::Status&, bool is_over)>;
+  virtual void AfterUses(AfterUse end) {
+    end(absl::OkStatus(), /*is_over=*/true);
+  }
   // Gives the storage its bytes, which are at `data` from now on. Returns false
   // when there is no storage for them.
   virtual bool Install(std::byte* data) = 0;

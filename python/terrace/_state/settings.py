@@ -80,8 +80,12 @@ class Settings:
                 raise ValueError(f'terrace: tiers and {name} together: the '
                                  'tiers say it all')
         places = read_tiers(tiers)
-        budget = (Budget(places.memory_bytes, places.memory)
-                  if places.memory else Budget(TENTH, f'dram={TENTH}'))
+        if places.memory:
+            budget = Budget(places.memory_bytes, places.memory)
+        elif places.device and not (places.paths or places.mapped):
+            budget = Budget()  # what is below the device is all there
+        else:
+            budget = Budget(TENTH, f'dram={TENTH}')
         return Settings(budget, places.memory_place, places.paths,
                         places.path_budgets, places.mapped,
                         device=places.device,

@@ -24,6 +24,7 @@ class ToldEvent final : public DeviceEvent {
  public:
   absl::Notification over;
   absl::Status status;
+  absl::Status again;  // what the next wait says
 };
 
 class ToldDevice final : public StreamedDevice {
@@ -35,11 +36,18 @@ class ToldDevice final : public StreamedDevice {
   absl::StatusOr<bool> IsOver(DeviceEvent& event) override {
     return static_cast<ToldEvent&>(event).over.HasBeenNotified();
   }
+  // Fails once.
   absl::Status Wait(DeviceEvent& event) override {
     auto& told = static_cast<ToldEvent&>(event);
     told.over.WaitForNotification();
-    return told.status;
+    return std::exchange(told.status, told.again);
   }
+  absl::Status WaitForAll() override { return all; }
+  absl::Status Order(DeviceEvent&, StreamId) override {
+    return absl::OkStatus();
+  }
+
+  absl::Status all;
 };
 
 TEST(EventThread, DoesWhatWaitsInItsOrder) {
@@ -48,9 +56,11 @@ TEST(EventThread, DoesWhatWaitsInItsOrder) {
   const auto second = std::make_shared<ToldEvent>();
   {
     EventThread thread(std::make_shared<ToldDevice>());
-    thread.After({first}, [&](const absl::Status&) { done.push_back(1); });
-    thread.After({second}, [&](const absl::Status&) { done.push_back(2); });
-    thread.After({}, [&](const absl::Status&) { done.push_back(3); });
+    thread.After({first},
+                 [&](const EventThread::Ended&) { done.push_back(1); });
+    thread.After({second},
+                 [&](const EventThread::Ended&) { done.push_back(2); });
+    thread.After({}, [&](const EventThread::Ended&) { done.push_back(3); });
     second->over.Notify();
     first->over.Notify();
   }
@@ -61,11 +71,11 @@ TEST(EventThread, WaitsForAllOfTheEventsAndTellsTheFirstError) {
   const auto first = std::make_shared<ToldEvent>();
   const auto second = std::make_shared<ToldEvent>();
   std::atomic<bool> is_done = false;
-  absl::Status status;
+  EventThread::Ended ended;
   {
     EventThread thread(std::make_shared<ToldDevice>());
-    thread.After({first, second}, [&](const absl::Status& told) {
-      status = told;
+    thread.After({first, second}, [&](const EventThread::Ended& told) {
+      ended = told;
       is_done = true;
     });
     first->status = absl::UnavailableError("the device fell off");
@@ -74,7 +84,39 @@ TEST(EventThread, WaitsForAllOfTheEventsAndTellsTheFirstError) {
     second->over.Notify();
   }
   EXPECT_TRUE(is_done);
-  EXPECT_EQ(status, absl::UnavailableError("the device fell off"));
+  EXPECT_EQ(ended.error, absl::UnavailableError("the device fell off"));
+  EXPECT_TRUE(ended.is_over);
+}
+
+TEST(EventThread, WhatFailsTwiceIsNotOver) {
+  const auto event = std::make_shared<ToldEvent>();
+  event->status = event->again = absl::UnavailableError("lost");
+  event->over.Notify();
+  EventThread::Ended ended;
+  {
+    EventThread thread(std::make_shared<ToldDevice>());
+    thread.After({event},
+                 [&](const EventThread::Ended& told) { ended = told; });
+  }
+  EXPECT_EQ(ended.error, absl::UnavailableError("lost"));
+  EXPECT_FALSE(ended.is_over);
+}
+
+TEST(EventThread, WithoutAnEventAllOfTheDeviceIsWaitedFor) {
+  const auto device = std::make_shared<ToldDevice>();
+  const absl::Status why = absl::UnavailableError("no event");
+  for (const absl::Status& all :
+       {absl::OkStatus(), absl::Status(absl::UnavailableError("lost"))}) {
+    device->all = all;
+    EventThread::Ended ended;
+    {
+      EventThread thread(device);
+      thread.AfterAll(why,
+                      [&](const EventThread::Ended& told) { ended = told; });
+    }
+    EXPECT_EQ(ended.error, why);
+    EXPECT_EQ(ended.is_over, all.ok());
+  }
 }
 
 TEST(EventThread, LetsGoOfWhatWaitedBeforeItWaitsAgain) {
@@ -82,9 +124,9 @@ TEST(EventThread, LetsGoOfWhatWaitedBeforeItWaitsAgain) {
   EventThread thread(std::make_shared<ToldDevice>());
   absl::Notification let_go;
   const auto never = std::make_shared<ToldEvent>();
-  thread.After({}, [held](const absl::Status&) {});
+  thread.After({}, [held](const EventThread::Ended&) {});
   thread.After({}, [&, watched = std::weak_ptr<int>(held)](
-                       const absl::Status&) { let_go.Notify(); });
+                       const EventThread::Ended&) { let_go.Notify(); });
   let_go.WaitForNotification();
   EXPECT_EQ(held.use_count(), 1);
 }
@@ -93,10 +135,10 @@ TEST(EventThread, AForkedChildHasNone) {
   const auto event = std::make_shared<ToldEvent>();
   auto thread = std::make_unique<EventThread>(std::make_shared<ToldDevice>());
   std::atomic<int> done = 0;
-  thread->After({event}, [&](const absl::Status&) { ++done; });
+  thread->After({event}, [&](const EventThread::Ended&) { ++done; });
   const pid_t child = fork();
   if (child == 0) {
-    thread->After({}, [&](const absl::Status&) { ++done; });
+    thread->After({}, [&](const EventThread::Ended&) { ++done; });
     thread.reset();  // waits for nobody
     _exit(done == 0 ? 0 : 1);
   }

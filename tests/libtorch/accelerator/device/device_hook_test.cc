@@ -59,6 +59,42 @@ TEST_F(DeviceHookTest, CloseBringsTensorsIntoTheAllocatorsMemory) {
   EXPECT_EQ(MeanOf(tensor.add_(1)), 4);
 }
 
+// The thread that closes has no order with the stream that wrote last.
+TEST_F(DeviceHookTest, ACloseHasWhatOtherStreamsStillWrite) {
+  Make(4, 8);
+  const at::Tensor tensor = Filled("t", 3);
+  Order(kHome, kSide);
+  {
+    const c10::StreamGuard guard(kSide);
+    for (int i = 0; i < 5; ++i) tensor.add_(1);
+  }
+  ASSERT_TRUE(hook().Close(Hook::AtClose::kRestore).ok());
+  {
+    const c10::StreamGuard guard(kSide);
+    tensor.add_(1);
+  }
+  Order(kSide, kHome);
+  EXPECT_EQ(MeanOf(tensor), 9);
+}
+
+// Its memory is the device's until that has done what it was given.
+TEST_F(DeviceHookTest, ANameIsFreeAsItsTensorEnds) {
+  Make(4, 8);
+  for (int i = 0; i < 5; ++i) {
+    const at::Tensor tensor = Filled("t", i);
+    tensor.add_(1);
+  }
+  EXPECT_EQ(hook().stats().managed_tensors, 0);
+}
+
+TEST_F(DeviceHookTest, WhatIsRecordedForAnotherDeviceIsWaitedFor) {
+  Make(4, 8);
+  const at::Tensor tensor = Filled("t", 3);
+  tensor.record_stream(c10::Stream(c10::Stream::DEFAULT, kOther));
+  hook().EvictAll();
+  EXPECT_EQ(MeanOf(tensor), 3);
+}
+
 TEST_F(DeviceHookTest, WhatIsRefusedAtTheCloseThrows) {
   Make(4, 8);
   const at::Tensor tensor = Filled("t", 3);
@@ -168,6 +204,8 @@ TEST_F(DeviceHookTest, WhatThereIsNotIsRefused) {
         Hook::Create(runtime(), {.device = device}).status();
     EXPECT_TRUE(absl::IsInvalidArgument(none)) << none;
   }
+  const absl::Status in_memory = Hook::Create(runtime(), {}).status();
+  EXPECT_TRUE(absl::IsUnimplemented(in_memory)) << in_memory;
   const absl::Status checked =
       Hook::Create(runtime(), {.device = kDevice, .verify_clean = true})
           .status();

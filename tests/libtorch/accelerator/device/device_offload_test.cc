@@ -152,6 +152,33 @@ TEST_F(DeviceOffloadTest, ActivationsGoBelowToo) {
 }
 
 // Beside a step in memory to the bit, and beside LibTorch's own.
+// What a saved tensor's readers on other streams were ordered after is its
+// maker, and not the copy that takes it into the window.
+TEST_F(DeviceOffloadTest, OtherStreamsReadWhatIsJustSaved) {
+  Net net = MakeNet();
+  OffloadOptions options = Share(0.5);
+  options.activations = true;
+  options.activations_above_bytes = 1024;
+  const auto offload = Offloaded(net, options);
+  ASSERT_NE(offload, nullptr);
+  const at::Tensor input = at::ones({8, 64}, OnDevice()).requires_grad_();
+  const ActivationScope scope = offload->SaveActivations();
+  for (int i = 0; i < 10; ++i) {
+    const at::Tensor made = input * (i + 1);
+    Order(kHome, kSide);
+    const at::Tensor sine = made.sin();  // saves what was made
+    at::Tensor sum;
+    {
+      const c10::StreamGuard guard(kSide);
+      sum = made.detach() + 1;
+    }
+    Order(kSide, kHome);
+    EXPECT_EQ(sum.cpu().mean().item<float>(), i + 2);
+    sine.sum().backward();
+  }
+  EXPECT_GT(offload->stats().hook.saved.tensors, 0);
+}
+
 TEST_F(DeviceOffloadTest, AnAdamWJoins) {
   Net plain = MakeNet();
   const auto own = Of<torch::optim::AdamW>(plain, torch::optim::AdamWOptions());

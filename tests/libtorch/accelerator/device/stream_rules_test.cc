@@ -13,11 +13,9 @@ using ::testing::Not;
 
 class StreamRulesTest : public DeviceHookTest {
  protected:
-  void Fillers(int count) {
-    for (int i = 0; i < count; ++i) {
-      fillers_.push_back(
-          Filled("filler " + std::to_string(fillers_.size()), 9));
-    }
+  // Others take the place of what has left.
+  void Fillers() {
+    for (const at::Tensor& each : fillers_) each.add_(1);
   }
   at::Tensor AliasOf(void* address) {
     return at::for_blob(address, {kNumbers})
@@ -32,6 +30,11 @@ class StreamRulesTest : public DeviceHookTest {
       StreamRules::SetForTest(has_rule ? StreamRules()
                                        : StreamRules().Without(rule));
       Make(2, 8);
+      for (int i = 0; i < 3; ++i) {
+        fillers_.push_back(Filled("filler " + std::to_string(i), 9));
+      }
+      hook().EvictAll();
+      WaitForAll();
       program();
       fillers_.clear();
       WaitForAll();
@@ -51,7 +54,7 @@ TEST_F(StreamRulesTest, ACopyIsWaitedForBeforeItsBytesAreShown) {
   const auto reports = ReportsWithout(StreamRule::kUseWaitsForCopy, [this] {
     const at::Tensor tensor = Filled("t", 3);
     hook().EvictAll();
-    Fillers(3);
+    Fillers();
     tensor.add_(1);
   });
   EXPECT_THAT(reports, Not(IsEmpty()));
@@ -66,7 +69,7 @@ TEST_F(StreamRulesTest, EachStreamIsNoted) {
       tensor.add_(1);
     }
     hook().EvictAll();
-    Fillers(3);
+    Fillers();
     Order(kSide, kHome);
   });
   EXPECT_THAT(reports, Not(IsEmpty()));
@@ -78,7 +81,7 @@ TEST_F(StreamRulesTest, ASliceIsHeldForItsEvents) {
         const at::Tensor tensor = Filled("t", 3);
         tensor.add_(1);
         hook().EvictAll();
-        Fillers(3);
+        Fillers();
       });
   EXPECT_THAT(reports, Not(IsEmpty()));
 }
@@ -87,7 +90,7 @@ TEST_F(StreamRulesTest, ALeaseIsAUse) {
   const auto reports = ReportsWithout(StreamRule::kLeaseIsAUse, [this] {
     const at::Tensor tensor = Filled("t", 3);
     hook().EvictAll();
-    Fillers(3);
+    Fillers();
     {
       absl::StatusOr<Lease> lease =
           hook().MakeLease(tensor, Hook::Access::kWrite);
@@ -95,7 +98,7 @@ TEST_F(StreamRulesTest, ALeaseIsAUse) {
       AliasOf(lease->data().data()).mul_(2);
     }
     hook().EvictAll();
-    Fillers(3);
+    Fillers();
   });
   EXPECT_THAT(reports, Not(IsEmpty()));
 }
