@@ -119,7 +119,7 @@ void GroupFetch::Fail(WindowTensor& tensor, const absl::Status& why) {
   const bool is_operation = asker_.caller == FetchAsker::Caller::kOperation;
   const bool no_room = IsNoRoom(why);
   const std::string text =
-      is_operation && no_room ? TooMuch() : std::string(why.message());
+      is_operation && no_room ? TooMuch(why) : std::string(why.message());
   const absl::Status status = Reworded(why, tensor.Told(text));
   // An operation that goes on finds this where it looks at the tensor.
   if (is_operation) tensor.Refuse(std::string(status.message()));
@@ -133,13 +133,13 @@ void GroupFetch::Fail(WindowTensor& tensor, const absl::Status& why) {
   status_.Update(status);
 }
 
-std::string GroupFetch::TooMuch() const {
+std::string GroupFetch::TooMuch(const absl::Status& why) const {
   return absl::StrCat(
       asker_.operation, " takes ", FormatBytes(asker_.operation_bytes),
       " at a time, the budget is ", FormatBytes(pins_.room().most_bytes()),
       ", and of memory beside it ",
       FormatBytes(std::min(pins_.beyond_bytes(), AvailableMemoryBytes())),
-      " are available");
+      " are available: ", absl::string_view(why.message()));
 }
 
 void GroupFetch::Await(const Tensors& others) {

@@ -43,7 +43,7 @@ class GroupFetch {
   // it stays so where something failed, and until the next use where there was
   // no room.
   void Fail(WindowTensor& tensor, const absl::Status& why);
-  std::string TooMuch() const;
+  std::string TooMuch(const absl::Status& why) const;
   void Await(const Tensors& others);
 
   WindowPins& pins_;

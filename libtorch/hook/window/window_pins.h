@@ -71,7 +71,8 @@ class WindowPins {
   WindowPins(Runtime& runtime, std::string tier, int64_t window_bytes,
              int64_t most_bytes, int64_t beyond_bytes)
       : runtime_(runtime),
-        beyond_bytes_(beyond_bytes),
+        // Nothing of a device is beyond its budget.
+        beyond_bytes_(tier.empty() ? beyond_bytes : 0),
         room_(window_bytes, most_bytes),
         queue_(runtime, std::move(tier), window_bytes,
                [this](WindowTensor& tensor) { Evict(tensor); }) {}
