@@ -153,6 +153,52 @@ def check_lease_and_files(calls):
         check_equal(list(torch.load(path).values()), expected)
 
 
+class Stepped(nn.Module):
+    """It has a buffer that files have, and one that none has."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = mlp()
+        self.register_buffer('scale', torch.full((128,), 3.0))
+        self.register_buffer('shift', torch.ones(128), persistent=False)
+
+    def forward(self, batch):
+        return self.layers(batch) * self.scale + self.shift
+
+
+def check_checkpoint(calls):
+    """Weights come from a file to a model that never was anywhere."""
+    plain = Stepped().to(DEVICE)
+    batch = torch.randn(4, 128).to(DEVICE)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, 'model.pt')
+        torch.save({key: value.cpu()
+                    for key, value in plain.state_dict().items()}, path)
+        for how in ({'device': DEVICE, 'hbm_budget': '40%'},
+                    {'tiers': ['hbm:testdev:0=160KiB', 'dram=160KiB',
+                               f'nvme:{folder}']}):
+            with torch.device('meta'):
+                model = Stepped()
+            model.shift = torch.ones(128)
+            if 'tiers' not in how:
+                how['nvme_path'] = folder
+            with terrace.offload(model, checkpoint=path, **how) as offload:
+                assert torch.equal(model(batch).cpu(), plain(batch).cpu())
+                check_within(offload.stats())
+                for tensor in (*model.parameters(), *model.buffers()):
+                    assert str(tensor.device) == 'testdev:0', tensor.device
+            check_equal(values(model), values(plain))
+    for model, how, text in [
+            (mlp(), {'device': DEVICE}, 'the model is on the CPU'),
+            (mlp().to(DEVICE), {'device': 'testdev:1'}, 'testdev:0'),
+            (mlp(), {'device': 'nowhere:0'}, 'nowhere')]:
+        try:
+            terrace.offload(model, **how)
+            raise AssertionError(f'{how} was taken')
+        except (ValueError, RuntimeError) as error:
+            assert text in str(error), error
+
+
 def check_collectives(calls):
     """Those of a device are no streams of the model's."""
     model = mlp().to(DEVICE)

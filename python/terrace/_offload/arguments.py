@@ -27,14 +27,15 @@ def settings_of(memory_budget: Any, nvme_path: Any, tiers: Any,
     return settings
 
 
-def with_device(settings: Settings, model: Any,
-                hbm_budget: Any = None) -> Settings:
+def with_device(settings: Settings, model: Any, hbm_budget: Any = None,
+                asked_device: Any = None) -> Settings:
     """The model's device has its memory above all else: as the tiers say, or
-    so much of it as `hbm_budget` says."""
+    so much of it as `hbm_budget` says. A model on the meta device comes to the
+    device that was asked for, or that the tiers name."""
     if not isinstance(model, torch.nn.Module):
         return settings  # which is said later
-    device = next((str(parameter.device) for parameter in model.parameters()
-                   if parameter.device.type not in ('cpu', 'meta')), '')
+    device = _device_of(model, asked_device) or (
+        settings.device if _is_meta(model) else '')
     if hbm_budget is not None:
         if settings.device or settings.budget.tier or settings.daemon:
             raise ValueError(
@@ -43,7 +44,9 @@ def with_device(settings: Settings, model: Any,
                 'these say it all')
         if not device:
             raise ValueError('terrace: hbm_budget: the model is in CPU memory, '
-                             'and on no device')
+                             'and on no device'
+                             + ('; device= says where it is to be'
+                                if _is_meta(model) else ''))
         try:
             budget_bytes(hbm_budget, 2**20)
         except (TypeError, ValueError) as error:
@@ -61,6 +64,28 @@ def with_device(settings: Settings, model: Any,
         raise ValueError(f'terrace: tier "hbm:{settings.device}": the model is '
                          f'{"on " + device if device else "in CPU memory"}')
     return settings
+
+
+def _is_meta(model: torch.nn.Module) -> bool:
+    return any(parameter.is_meta for parameter in model.parameters())
+
+
+def _device_of(model: torch.nn.Module, asked: Any) -> str:
+    """The accelerator on which the model is, or is to be; '' for none."""
+    found = next((str(parameter.device) for parameter in model.parameters()
+                  if parameter.device.type not in ('cpu', 'meta')), '')
+    if asked is None:
+        return found
+    try:
+        device = torch.device(asked)
+    except (RuntimeError, TypeError) as error:
+        raise type(error)(f'terrace: device={asked!r}: {error}') from None
+    text = '' if device.type == 'cpu' else f'{device.type}:{device.index or 0}'
+    if _is_meta(model) or text == found:
+        return text
+    raise ValueError(f'terrace: device={asked!r}: the model is on '
+                     f'{found or "the CPU"}; model.to() moves it, and device= '
+                     'says where checkpoint= brings one from the meta device')
 
 
 def with_activations(settings: Settings, activations: Any,

@@ -326,7 +326,8 @@ def offload(model: torch.nn.Module, *,
             activations: bool | str = False,
             activations_above: int | str = '1MiB',
             checkpoint: str | os.PathLike[str] | None = None,
-            init_buffers: Callable[..., Any] | None = None) -> Offload:
+            init_buffers: Callable[..., Any] | None = None,
+            device: str | torch.device | None = None) -> Offload:
     """Moves a model's parameters and activations below: each is in memory while
     an operation uses it. Losses and gradients stay as they are, bit for bit.
 
@@ -370,6 +371,8 @@ def offload(model: torch.nn.Module, *,
         init_buffers: with checkpoint: called with the model, to put buffers on
             the CPU in place of those on the meta device that no checkpoint
             has, such as a rotary embedding's inv_freq.
+        device: with checkpoint: the accelerator where the model is to be, with
+            its buffers, as "cuda:0".
 
     Raises:
         ValueError, TypeError: an argument; a budget in bytes below the
@@ -383,7 +386,7 @@ def offload(model: torch.nn.Module, *,
         OSError, MemoryError: as of terrace.AdamW; of the checkpoint's files.
     """
     settings = with_device(settings_of(memory_budget, nvme_path, tiers, daemon),
-                           model, hbm_budget)
+                           model, hbm_budget, device)
     settings = with_activations(settings, activations, activations_above)
     return opened(model, settings, parameters, checkpoint, init_buffers)
 
@@ -396,5 +399,6 @@ def opened(model: torch.nn.Module, settings: Settings, parameters: bool,
                  init_buffers)
     check_model(model, is_filled=checkpoint is None, keeps=not parameters)
     weights = (None if checkpoint is None else
-               Weights(model, checkpoint, init_buffers))
+               Weights(model, checkpoint, init_buffers,
+                       settings.device or 'cpu'))
     return Offload(model, settings, weights, keeps=not parameters)

@@ -25,8 +25,8 @@ class Weights:
 
     def __init__(self, model: torch.nn.Module,
                  checkpoint: str | os.PathLike[str],
-                 init_buffers: Callable[[torch.nn.Module], Any] | None
-                 ) -> None:
+                 init_buffers: Callable[[torch.nn.Module], Any] | None,
+                 device: str) -> None:
         """Raises ValueError, with the names, where the checkpoint does not fit
         the model."""
         for name, parameter in model.named_parameters():
@@ -35,6 +35,7 @@ class Weights:
                     f"terrace: parameter '{name}' is on {parameter.device} "
                     'already; checkpoint= fills a model on the meta device')
         self._model = model
+        self._device = torch.device(device)
         self._path = file_path(checkpoint)
         stored = {name: each for name, each in tensors_of(self._path).items()
                   if not _is_extra(name)}
@@ -78,7 +79,7 @@ class Weights:
             for (name, old), size in zip(named, sizes):
                 made[id(old)] = self._make(managed, name, old)
                 progress.add(size)
-        buffers = {id(old): self._read_buffer(old)
+        buffers = {id(old): self._read(old).to(self._device)
                    for old in self._model.buffers() if id(old) in self._stored}
         for module in self._model.modules():
             _replace(module.named_parameters(recurse=False,
@@ -88,6 +89,8 @@ class Weights:
                                                   remove_duplicate=False):
                 if id(old) in buffers:
                     _set_buffer(module, name, old, buffers[id(old)])
+                elif old.device != self._device:
+                    setattr(module, name, old.to(self._device))
         return [(name, made[id(old)]) for name, old in named]
 
     def _make(self, managed: Managed, name: str, old: torch.Tensor
@@ -95,16 +98,19 @@ class Weights:
         # Nothing is written here, so that the values take no memory before the
         # library takes them over.
         values = torch.empty_strided(old.size(), old.stride(), dtype=old.dtype,
-                                     device='cpu')
+                                     device=self._device)
         managed.take([(name, values)])
-        if values.numel() > 0:
+        if values.numel() > 0 and self._device.type == 'cpu':
             with managed.lease(values, write=True):
                 self._stored[id(old)].read(values)
+        elif values.numel() > 0:
+            values.copy_(self._read(old))
         parameter = Parameter(values, requires_grad=old.requires_grad)
         parameter.__dict__.update(old.__dict__)
         return parameter
 
-    def _read_buffer(self, old: torch.Tensor) -> torch.Tensor:
+    def _read(self, old: torch.Tensor) -> torch.Tensor:
+        """Into ordinary memory."""
         values = torch.empty(old.shape, dtype=old.dtype, device='cpu')
         self._stored[id(old)].read(values)
         return values
@@ -134,7 +140,7 @@ def _replace(own: Iterable[tuple[str, torch.Tensor]],
 
 def _set_buffer(module: torch.nn.Module, name: str, old: torch.Tensor,
                 values: torch.Tensor) -> None:
-    if old.device.type == 'meta':
+    if old.device != values.device:
         setattr(module, name, values)  # It is as persistent as before.
     else:
         old.copy_(values)
