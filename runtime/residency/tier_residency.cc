@@ -44,6 +44,19 @@ bool LeaveRange(std::vector<Extent> taken, int64_t capacity_bytes,
   return false;
 }
 
+// Whether a pin on a device has the same contents, and may write them. A queue
+// of bytes keeps its pins, so that memory would be full of what has come up to
+// a device, and have no room for what passes.
+bool IsHeldAbove(const Tensor& tensor, const ResidentSet& residents) {
+  if (!residents.is_ranked() || !tensor.write_pinned()) return false;
+  for (const Copy& copy : tensor.all()) {
+    const bool is_whole = copy.state == CopyState::kWhole &&
+                          copy.generation == tensor.generation();
+    if (copy.pins > 0 && is_whole && IsDevice(copy.place.tier())) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 TierResidency::TierResidency(TierResidencyParts parts)
@@ -105,7 +118,7 @@ bool TierResidency::EvictSome(int64_t bytes, int64_t newcomer_use, bool must,
 bool TierResidency::Evict(Tensor& tensor) {
   if (!IsFree(tensor) || residents_.IsLeaving(tensor)) return false;
   ++evictions_;
-  if (!IsNewerThanBelow(tensor, id_) || IsHeldAbove(tensor)) {
+  if (!IsNewerThanBelow(tensor, id_) || IsHeldAbove(tensor, residents_)) {
     Drop(tensor);
     return false;
   }
@@ -121,22 +134,8 @@ bool TierResidency::MayLeave(const Tensor& tensor) const {
   if (!IsFree(tensor) || tensor.refusals.gave_up()) return false;
   if (!IsNewerThanBelow(tensor, id_)) return true;
   // What a writer on the other tier may yet fall back on stays.
-  if (tensor.write_pinned()) return IsHeldAbove(tensor);
+  if (tensor.write_pinned()) return IsHeldAbove(tensor, residents_);
   return CanGoDown(tensor);
-}
-
-// A queue of bytes keeps its pins, so that memory would be full of what has
-// come up to a device, and has no room for what passes.
-bool TierResidency::IsHeldAbove(const Tensor& tensor) const {
-  if (!residents_.is_ranked() || !tensor.write_pinned()) return false;
-  for (const Copy& copy : tensor.all()) {
-    const bool is_whole = copy.state == CopyState::kWhole &&
-                          copy.generation == tensor.generation();
-    if (IsDevice(copy.place.tier()) && copy.pins > 0 && is_whole) {
-      return copy.place.tier() != id_;
-    }
-  }
-  return false;
 }
 
 bool TierResidency::CanGoDown(const Tensor& tensor) const {

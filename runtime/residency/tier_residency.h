@@ -137,8 +137,6 @@ class TierResidency final {
   }
   // The tensor's copy here may be given up.
   bool IsFree(const Tensor& tensor, const Copy& copy) const;
-  // A pin on a device has the same contents, and may write them.
-  bool IsHeldAbove(const Tensor& tensor) const;
   // As PickVictims has it. Whether any of the room is free now.
   bool EvictSome(int64_t bytes, int64_t newcomer_use, bool must, int64_t sample,
                  std::vector<Tensor*>* leaving);

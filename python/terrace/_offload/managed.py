@@ -31,8 +31,8 @@ class Managed:
     """
 
     def __init__(self, named: Sequence[Named],
-                 modules: Sequence[Sequence[int]], settings: Settings,
-                 size_bytes: int) -> None:
+                 modules: Sequence[Sequence[int]],
+                 settings: Settings) -> None:
         """Makes room for these parameters, which take() then takes over."""
         self._native = library.new_offload()
         self.settings = settings
@@ -45,7 +45,7 @@ class Managed:
         check(self._native.open([parameter for _, parameter in named],
                                 [name for name, _ in named],
                                 [list(module) for module in modules],
-                                settings.for_library(size_bytes)))
+                                settings.for_library(_size_of(named))))
         self.is_below = len(self.stats()['tiers']) > 1
 
     @property
@@ -225,3 +225,17 @@ def _raise_all(failed: Sequence[Exception]) -> None:
 
 
 _all: weakref.WeakSet[Managed] = weakref.WeakSet()
+
+
+def _size_of(named: Sequence[Named]) -> int:
+    """The bytes of the parameters; memory that several share counts once."""
+    sizes = {}
+    for _, parameter in named:
+        try:
+            storage = parameter.untyped_storage()
+            # A tensor on the meta device has no address.
+            place = storage.data_ptr() or id(parameter)
+            sizes[place] = storage.nbytes()
+        except RuntimeError:  # It has no storage: the library says so better.
+            continue
+    return sum(sizes.values())

@@ -54,8 +54,7 @@ class Offload:
         self._undoes: list[Callable[[], None]] = []
         self._undoing = threading.RLock()  # A finalizer may come within.
         try:
-            self._managed = Managed(named, together(model, named), settings,
-                                    _size_of(named))
+            self._managed = Managed(named, together(model, named), settings)
         except MemoryError as error:
             raise settings.explain(error) from None
         try:
@@ -300,20 +299,6 @@ class Offload:
 def managed_by(offload: Offload) -> Managed:
     """An optimizer that joins the model asks for this."""
     return offload._managed
-
-
-def _size_of(named: Sequence[Named]) -> int:
-    """The bytes of the parameters; memory that several share counts once."""
-    sizes = {}
-    for _, parameter in named:
-        try:
-            storage = parameter.untyped_storage()
-            # A tensor on the meta device has no address.
-            place = storage.data_ptr() or id(parameter)
-            sizes[place] = storage.nbytes()
-        except RuntimeError:  # It has no storage: the library says so better.
-            continue
-    return sum(sizes.values())
 
 
 def offload(model: torch.nn.Module, *,
