@@ -338,9 +338,8 @@ def offload(model: torch.nn.Module, *,
             a tenth with an nvme_path, or tiers without dram; else all. Bytes
             are also for what joins and for activations; a share grows by that
             of gradients and state, and 256 MiB for activations.
-        nvme_path, tiers, daemon: as of terrace.AdamW; tiers of a model on an
-            accelerator name that memory too, as "hbm:cuda:0=20GiB".
-        hbm_budget: the same in short: bytes, or "30%" of the parameters.
+        nvme_path, tiers, daemon: as of terrace.AdamW; also "hbm:cuda:0=20GiB".
+        hbm_budget: that in short: bytes, or "30%" of the parameters.
         parameters: False: they stay in memory, with activations=True.
         activations: True: what autograd saves in the model's forward goes
             below too, without torch's check that nothing writes to it.
@@ -353,11 +352,9 @@ def offload(model: torch.nn.Module, *,
             another dtype they become the model's. The parameters are new ones,
             with their ties, so that optimizers are made afterwards. Keys are
             those of model.state_dict(), of which tied ones may lack.
-        init_buffers: with checkpoint: called with the model, to put buffers on
-            the CPU in place of those on the meta device that no checkpoint
-            has, such as a rotary embedding's inv_freq.
-        device: with checkpoint: the accelerator where the model is to be, with
-            its buffers, as "cuda:0".
+        init_buffers: with checkpoint: called with the model, to put buffers in
+            place of those on the meta device that no checkpoint has.
+        device: with checkpoint: where model and buffers are to be, "cuda:0".
 
     Raises:
         ValueError, TypeError: an argument; a budget in bytes below the
