@@ -187,7 +187,7 @@ OffloadBinding::BeginPlacement() {
 }
 
 void OffloadBinding::GiveAddress(const at::Tensor& tensor) {
-  if (tensor.has_storage()) WaitingTensors::Get().Forget(StorageOf(tensor));
+  if (tensor.has_storage()) WaitingTensors::Get().NoteAddress(tensor.storage());
 }
 
 Outcome OffloadBinding::Prefetch(const std::vector<at::Tensor>& tensors) {

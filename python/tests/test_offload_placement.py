@@ -111,6 +111,28 @@ def test_a_tensor_whose_address_somebody_has_stays_where_it_is(offloaded):
         assert array.sum() == 6 * LARGE
 
 
+@torch.library.custom_op('terrace_test::exported', mutates_args=())
+def exported(source: torch.Tensor) -> torch.Tensor:
+    made = source + 1
+    arrays.append(made.numpy())
+    return made
+
+
+arrays = []
+
+
+def test_an_operator_whose_result_has_an_array_leaves_it_there(offloaded):
+    _, offload = offloaded
+    with offload.placement():
+        result = exported(torch.ones(LARGE))
+        array = arrays.pop()
+        assert not is_offloaded(result)
+        array[:] = 5
+        assert result.sum() == 5 * LARGE
+        result.mul_(2)
+        assert array.sum() == 10 * LARGE
+
+
 def in_a_thread(read):
     answers = []
     thread = threading.Thread(target=lambda: answers.append(read()))

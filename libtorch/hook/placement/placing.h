@@ -6,7 +6,8 @@
 // until the operation that made them has ended: what it hands out, the owner is
 // then given; what a kernel made for itself is gone by then. A tensor that has
 // no contents yet, as torch.empty makes it, is given once an operation of the
-// thread has written it: its maker may fill it by its address first.
+// thread has written it: its maker may fill it by its address first
+// (waiting_tensors.h).
 //
 // An object is the calling thread's, until any thread ends it.
 #pragma once

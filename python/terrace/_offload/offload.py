@@ -169,8 +169,9 @@ class Offload:
         These are tensors in CPU memory of 64 KiB and more. What an operation
         makes for itself is not among them, nor what a backward pass makes, nor
         arrays of numpy. A tensor without contents, as torch.empty() makes it,
-        is one once an operation has written it, unless somebody had its address
-        before. One for which there is no room stays in memory: see stats().
+        is one once an operation has written it, unless one had read it before,
+        another thread had used it, or somebody had its address. One for which
+        there is no room stays in memory: see stats().
 
         Raises:
             RuntimeError: the model is closed, or is another process's; another
