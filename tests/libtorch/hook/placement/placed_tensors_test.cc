@@ -274,6 +274,19 @@ TEST_F(PlacedTensorsTest, TrainingInAScopeHasTheSameGradients) {
   EXPECT_GT(hook().stats().placed.tensors, 8);
 }
 
+// A program's own function of autograd is a frame around operations.
+TEST_F(PlacedTensorsTest, WhatALongFunctionOfAutogradMakesLeavesBeforeItsEnd) {
+  Make(512 << 10);
+  const PlacementScope scope = Scope();
+  at::RecordFunction function(at::RecordScope::FUNCTION);
+  function.before("Long");
+  std::vector<at::Tensor> made;
+  for (int i = 0; i < 16; ++i) made.push_back(Made(i));
+  EXPECT_EQ(hook().stats().placed.left_tensors, 0);
+  EXPECT_EQ(hook().EvictAll(), 3);  // the others left for their successors
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(Sum(made[i]), i * kElements);
+}
+
 TEST_F(PlacedTensorsTest, WhatAutogradSavesIsManagedBesideScopes) {
   Make(1 << 20, /*spare_bytes=*/1 << 20);
   hook().BeginSaving(1 << 20);
