@@ -178,7 +178,7 @@ std::tuple<Outcome, c10::intrusive_ptr<PlacementBinding>>
 OffloadBinding::BeginPlacement() {
   auto place = Place();
   absl::StatusOr<PlacementScope> scope =
-      place.ok() ? (*place)->hook().Place() : place.status();
+      place.ok() ? (*place)->BeginPlacement() : place.status();
   if (!scope.ok()) {
     return {ToOutcome(scope.status()), c10::make_intrusive<PlacementBinding>()};
   }

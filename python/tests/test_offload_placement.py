@@ -213,6 +213,15 @@ def test_training_there_has_the_same_bits(tmp_path):
         assert offload.stats()['placed_tensors'] > 0
 
 
+def test_a_budget_that_holds_everything_refuses(tmp_path):
+    model = mlp()
+    with terrace.offload(model, memory_budget='1GiB',
+                         nvme_path=str(tmp_path)) as offload:
+        with pytest.raises(RuntimeError, match='nothing is below it'):
+            with offload.placement():
+                pass
+
+
 def test_their_memory_comes_back(offloaded):
     _, offload = offloaded
     before = offload.stats()['managed_tensors']
