@@ -15,7 +15,6 @@
 #include "libtorch/hook/managed_storage.h"
 #include "libtorch/hook/operation/argument_storages.h"
 #include "libtorch/hook/operation/effects.h"
-#include "libtorch/hook/placement/births.h"
 #include "libtorch/hook/placement/waiting_tensors.h"
 #include "libtorch/hook/storage_check.h"
 #include "libtorch/hook/window/byte_window.h"
@@ -148,10 +147,9 @@ std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
 void NoteUses(const at::RecordFunction& function) {
   WaitingTensors& waiting = WaitingTensors::Get();
   if (!waiting.MayHave()) return;
-  const Births* const births = &Births::OfThisThread();
   for (const c10::IValue& input : function.inputs()) {
     ForEachStorage(input, [&](const c10::StorageImpl* storage) {
-      waiting.NoteUse(storage, births);
+      waiting.NoteUse(storage);
     });
   }
 }

@@ -7,7 +7,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "libtorch/hook/operation/effects.h"
-#include "libtorch/hook/operation_net.h"
 #include "libtorch/hook/placement/waiting_tensors.h"
 
 namespace terrace {
@@ -59,8 +58,7 @@ Births& Births::OfThisThread() {
 
 void Births::BeginWatching() {
   if (watchers_++ > 0) return;
-  // Operations of other threads on tensors that wait are seen there.
-  OperationNet::Get().BeginListening();
+  ListenToRegistrations();
   observer_ = at::addThreadLocalCallback(
       at::RecordFunctionCallback(&OnStart, &OnEnd)
           .needsInputs(true)
@@ -75,14 +73,10 @@ void Births::EndWatching() {
   depth_ = 0;
   taken_.clear();
   written_.clear();
-  WaitingTensors::Get().ForgetAllOf(this);
-  OperationNet::Get().EndListening();
+  WaitingTensors::Get().ForgetAllOfThisThread();
 }
 
-Births::~Births() {
-  WaitingTensors::Get().ForgetAllOf(this);
-  if (watchers_ > 0) OperationNet::Get().EndListening();
-}
+Births::~Births() { WaitingTensors::Get().ForgetAllOfThisThread(); }
 
 // What an observer throws would go no further. A tensor that is not adopted for
 // it stays where it is.
@@ -115,7 +109,7 @@ void Births::End(const at::RecordFunction& function) {
   if (!IsOperation(function) || depth_ == 0 || --depth_ > 0) return;
   WaitingTensors& waiting = WaitingTensors::Get();
   for (const at::Tensor& tensor : std::exchange(written_, {})) {
-    waiting.Adopt(tensor, this);
+    waiting.Adopt(tensor);
   }
   if (taken_.empty()) return;
   std::vector<at::Tensor> made;
@@ -123,7 +117,7 @@ void Births::End(const at::RecordFunction& function) {
   for (const c10::IValue& output : function.outputs()) {
     ForEachTensor(output, [&](const at::Tensor& tensor) {
       if (!WasTaken(tensor) || owner_ == nullptr) return;
-      if (are_empty) return waiting.Add(tensor.storage(), this, owner_);
+      if (are_empty) return waiting.Add(tensor.storage(), owner_);
       if (!waiting.HasGivenAddress(StorageIn(tensor))) made.push_back(tensor);
     });
   }
@@ -143,7 +137,7 @@ void Births::FindWritten(const at::RecordFunction& function) {
   const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
     ForEachTensor(inputs[i], [&](const at::Tensor& tensor) {
-      if (!WaitingTensors::Get().Has(StorageIn(tensor), this)) return;
+      if (!WaitingTensors::Get().Has(StorageIn(tensor))) return;
       if (!effects.has_value()) effects = EffectsOf(function);
       if (effects->Writes(i)) {
         written_.push_back(tensor);

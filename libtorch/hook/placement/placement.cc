@@ -9,6 +9,7 @@
 
 #include "base/mutex.h"
 #include "libtorch/hook/placement/made_by_libtorch.h"
+#include "libtorch/hook/placement/newborn_memory.h"
 #include "libtorch/hook/placement/placement_memory.h"
 #include "libtorch/hook/placement/placing.h"
 

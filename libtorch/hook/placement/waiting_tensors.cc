@@ -4,12 +4,18 @@
 
 #include "libtorch/hook/life/operation_pins.h"
 #include "libtorch/hook/life/without_python.h"
-#include "libtorch/hook/placement/placing.h"
+#include "libtorch/hook/placement/newborn_memory.h"
 
 namespace terrace {
 namespace {
 
 constexpr size_t kLeastSwept = 64;
+
+// No other thread that runs has the same.
+const void* ThisThread() {
+  constinit thread_local char here = 0;
+  return &here;
+}
 
 // A forked child leaves its parent's object alone, as any lock of it may be
 // held for ever there.
@@ -44,33 +50,32 @@ void WaitingTensors::Erase(const c10::StorageImpl* storage) {
   SetCount();
 }
 
-void WaitingTensors::Add(const c10::Storage& storage, const Births* maker,
+void WaitingTensors::Add(const c10::Storage& storage,
                          const std::shared_ptr<NewbornOwner>& owner) {
   MutexLock lock(mutex_);
   Sweep(waiting_, most_waiting_,
         [](const Waiting& each) { return each.storage.expired(); });
   waiting_.insert_or_assign(
       storage.unsafeGetStorageImpl(),
-      Waiting{storage.getWeakStorageImpl(), maker, owner});
+      Waiting{storage.getWeakStorageImpl(), ThisThread(), owner});
   SetCount();
 }
 
-bool WaitingTensors::Has(const c10::StorageImpl* storage,
-                         const Births* maker) const {
+bool WaitingTensors::Has(const c10::StorageImpl* storage) const {
   if (!MayHave()) return false;
   MutexLock lock(mutex_);
   const auto found = waiting_.find(storage);
-  return found != waiting_.end() && found->second.maker == maker;
+  return found != waiting_.end() && found->second.maker == ThisThread();
 }
 
-void WaitingTensors::Adopt(const at::Tensor& tensor, const Births* maker) {
+void WaitingTensors::Adopt(const at::Tensor& tensor) {
   const c10::StorageImpl* const storage =
       tensor.storage().unsafeGetStorageImpl();
   std::shared_ptr<NewbornOwner> owner;
   {
     MutexLock lock(mutex_);
     const auto found = waiting_.find(storage);
-    if (found == waiting_.end() || found->second.maker != maker) return;
+    if (found == waiting_.end() || found->second.maker != ThisThread()) return;
     owner = found->second.owner.lock();
     if (owner == nullptr) return Erase(storage);
     found->second.is_adopted = true;
@@ -98,12 +103,11 @@ void WaitingTensors::AwaitAdoption(const c10::StorageImpl* storage) {
   while (IsAdopted(storage)) adopted_.Wait(mutex_);
 }
 
-void WaitingTensors::NoteUse(const c10::StorageImpl* storage,
-                             const Births* user) {
+void WaitingTensors::NoteUse(const c10::StorageImpl* storage) {
   {
     MutexLock lock(mutex_);
     const auto found = waiting_.find(storage);
-    if (found == waiting_.end() || found->second.maker == user) return;
+    if (found == waiting_.end() || found->second.maker == ThisThread()) return;
     if (!found->second.is_adopted) return Erase(storage);
   }
   AwaitAdoption(storage);
@@ -114,11 +118,12 @@ void WaitingTensors::Forget(const c10::StorageImpl* storage) {
   if (!IsAdopted(storage)) Erase(storage);
 }
 
-void WaitingTensors::ForgetAllOf(const Births* maker) {
+void WaitingTensors::ForgetAllOfThisThread() {
   if (!MayHave()) return;
   MutexLock lock(mutex_);
-  absl::erase_if(waiting_,
-                 [&](const auto& each) { return each.second.maker == maker; });
+  absl::erase_if(waiting_, [&](const auto& each) {
+    return each.second.maker == ThisThread();
+  });
   SetCount();
 }
 

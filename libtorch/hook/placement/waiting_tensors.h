@@ -30,26 +30,24 @@
 
 namespace terrace {
 
-class Births;
-
 class WaitingTensors {
  public:
   static WaitingTensors& Get();
 
   // Those that wait: false as a rule, at the cost of a load.
   bool MayHave() const { return count_.load(std::memory_order_relaxed) > 0; }
-  // The storage waits for an operation of this maker.
-  void Add(const c10::Storage& storage, const Births* maker,
+  // The storage waits for an operation of the calling thread.
+  void Add(const c10::Storage& storage,
            const std::shared_ptr<NewbornOwner>& owner);
-  bool Has(const c10::StorageImpl* storage, const Births* maker) const;
+  bool Has(const c10::StorageImpl* storage) const;
   // An operation has written the tensor and has ended: its owner adopts it if
-  // it still waits for one of this maker.
-  void Adopt(const at::Tensor& tensor, const Births* maker);
-  // An operation of a thread with these births is about to take the storage.
-  void NoteUse(const c10::StorageImpl* storage, const Births* user);
+  // it still waits for one of the calling thread.
+  void Adopt(const at::Tensor& tensor);
+  // An operation of the calling thread is about to take the storage.
+  void NoteUse(const c10::StorageImpl* storage);
   // It waits no more.
   void Forget(const c10::StorageImpl* storage);
-  void ForgetAllOf(const Births* maker);
+  void ForgetAllOfThisThread();
 
   // Somebody has the address of the storage's bytes.
   void NoteAddress(const c10::Storage& storage);
@@ -58,8 +56,8 @@ class WaitingTensors {
  private:
   using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
   struct Waiting {
-    Weak storage;  // no other has its address meanwhile
-    const Births* maker;
+    Weak storage;       // no other has its address meanwhile
+    const void* maker;  // ThisThread() there
     std::weak_ptr<NewbornOwner> owner;
     bool is_adopted = false;  // just now, by its maker
   };
