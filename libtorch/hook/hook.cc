@@ -14,6 +14,7 @@
 #include "libtorch/hook/managed_storages.h"
 #include "libtorch/hook/operation_net.h"
 #include "libtorch/hook/placed_tensors.h"
+#include "libtorch/hook/placement/newborn_memory.h"
 #include "libtorch/hook/saved_tensors.h"
 #include "libtorch/hook/window/byte_window.h"
 #include "terrace/machine.h"
@@ -217,6 +218,7 @@ absl::StatusOr<PlacementScope> Hook::Place() {
   if (NewbornMemory() == nullptr) {
     return absl::ResourceExhaustedError("no addresses for new tensors");
   }
+  placed_->ListenToUses();
   return PlacementScope(Placing::Begin(/*arena=*/nullptr, placed_));
 }
 

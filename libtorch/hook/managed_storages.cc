@@ -152,7 +152,11 @@ absl::StatusOr<std::shared_ptr<ManagedStorage>> ManagedStorages::AddNumbered(
   // All that hold pins wait, and it stays where it is.
   if (IsNoRoom(added)) return nullptr;
   TERRACE_RETURN_IF_ERROR(added);
-  OperationNet::KeepUntilEnd(*storage);
+  if (number >= 0) {
+    OperationNet::KeepUntilEnd(*storage);
+  } else {
+    OperationPins::Unpin(*storage);
+  }
   return storage;
 }
 

@@ -38,8 +38,9 @@ class ManagedStorages final
   absl::Status Add(absl::Span<const NamedTensor> tensors,
                    const ManagedStorage* parameter = nullptr);
   // An operation of the calling thread hands over a tensor that is part of a
-  // step, with its number there (WindowTensor::SetNumber), or -1. The tensor
-  // stays in memory until the operation has ended. Returns null, and leaves the
+  // step, with its number there (WindowTensor::SetNumber), and the tensor stays
+  // in memory until the operation has ended; or an operation that has ended has
+  // made the tensor, and the number is -1. Returns null, and leaves the
   // tensor as it is, when it is no dense tensor in memory of LibTorch's own
   // with at most `most_bytes`; when any hook manages it, or an update or a
   // collective uses it; when there is no room for it; and when the hook is

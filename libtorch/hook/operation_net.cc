@@ -16,6 +16,7 @@
 #include "libtorch/hook/operation/argument_storages.h"
 #include "libtorch/hook/operation/effects.h"
 #include "libtorch/hook/operation/list_operators.h"
+#include "libtorch/hook/placement/waiting_tensors.h"
 #include "libtorch/hook/storage_check.h"
 #include "libtorch/hook/window/byte_window.h"
 
@@ -147,10 +148,23 @@ std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
   return pinned;
 }
 
+// A tensor that waits for an operation of its maker's thread stays where it is
+// once another thread's operation has it (waiting_tensors.h).
+void NoteUses(const at::RecordFunction& function) {
+  WaitingTensors& waiting = WaitingTensors::Get();
+  if (!waiting.MayHave()) return;
+  for (const c10::IValue& input : function.inputs()) {
+    ForEachStorage(input, [&](const c10::StorageImpl* storage) {
+      waiting.NoteUse(storage);
+    });
+  }
+}
+
 std::unique_ptr<at::ObserverContext> OnStart(
     const at::RecordFunction& function) {
   ++in_flight.depth;
   try {
+    NoteUses(function);
     if (OperationGate* const gate = OperationNet::Get().gate()) {
       gate->AwaitOperands(function);
     }

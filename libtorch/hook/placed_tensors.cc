@@ -3,14 +3,28 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/io_fault.h"
 #include "libtorch/hook/managed_storages.h"
+#include "libtorch/hook/operation_net.h"
 
 namespace terrace {
+
+PlacedTensors::~PlacedTensors() {
+  if (listens_) OperationNet::Get().EndListening();
+}
+
+void PlacedTensors::ListenToUses() {
+  {
+    OrderedLock lock(mutex_);
+    if (std::exchange(listens_, true)) return;
+  }
+  OperationNet::Get().BeginListening();
+}
 
 void PlacedTensors::Adopt(const at::Tensor& tensor) {
   if (storages_->Find(tensor) != nullptr) return;  // by another of its views

@@ -23,12 +23,18 @@ class PlacedTensors final : public NewbornOwner {
   explicit PlacedTensors(std::shared_ptr<ManagedStorages> storages)
       : storages_(std::move(storages)) {}
 
+  ~PlacedTensors() override;
+
+  // Operations of all threads are seen from now on, also where nothing is
+  // managed: they may take what waits for one of its own thread.
+  void ListenToUses();
   void Adopt(const at::Tensor& tensor) override;
   PlacedStats stats() const;
 
  private:
   const std::shared_ptr<ManagedStorages> storages_;
   mutable OrderedMutex mutex_{LockRank::kSavedTensors};
+  bool listens_ ABSL_GUARDED_BY(mutex_) = false;
   PlacedStats stats_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -70,7 +70,7 @@ class OffloadedModel final : public Offload {
   absl::StatusOr<PlacementScope> Placement() override {
     TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<OffloadPlace> place,
                              Place());
-    return place->hook().Place();
+    return place->BeginPlacement();
   }
 
   void BeginStep() override {

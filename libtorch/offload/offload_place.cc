@@ -102,6 +102,17 @@ absl::StatusOr<std::shared_ptr<OffloadPlace>> OffloadPlace::Open(
   return place;
 }
 
+absl::StatusOr<PlacementScope> OffloadPlace::BeginPlacement() const {
+  if (!plan().all_in_memory) return hook().Place();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "new tensors have nowhere to go: the memory budget holds the parameters "
+      "and the state of their training, ",
+      FormatBytes(plan().everything_bytes + plan().training_bytes),
+      ", so that nothing is below it; a smaller budget and a path, or a "
+      "daemon, "
+      "have them below"));
+}
+
 int64_t OffloadPlace::window_bytes() const {
   MutexLock lock(mutex_);
   return window_bytes_;

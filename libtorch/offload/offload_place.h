@@ -46,6 +46,9 @@ class OffloadPlace {
   Runtime& runtime() const { return *home_.runtime; }
   Hook& hook() const { return *home_.hook; }
   const OffloadPlan& plan() const { return home_.plan; }
+  // Does what Hook::Place describes, and fails with FailedPrecondition where
+  // all of the model is in memory: nothing is below, whatever paths were named.
+  absl::StatusOr<PlacementScope> BeginPlacement() const;
   const PlaceOptions& asked() const { return home_.asked; }
   // The optimizers that end with the model. The Python package tells those of
   // Python itself.

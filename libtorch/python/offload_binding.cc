@@ -178,7 +178,7 @@ std::tuple<Outcome, c10::intrusive_ptr<PlacementBinding>>
 OffloadBinding::BeginPlacement() {
   auto place = Place();
   absl::StatusOr<PlacementScope> scope =
-      place.ok() ? (*place)->hook().Place() : place.status();
+      place.ok() ? (*place)->BeginPlacement() : place.status();
   if (!scope.ok()) {
     return {ToOutcome(scope.status()), c10::make_intrusive<PlacementBinding>()};
   }
@@ -187,7 +187,7 @@ OffloadBinding::BeginPlacement() {
 }
 
 void OffloadBinding::GiveAddress(const at::Tensor& tensor) {
-  if (tensor.has_storage()) WaitingTensors::Get().Forget(StorageOf(tensor));
+  if (tensor.has_storage()) WaitingTensors::Get().NoteAddress(tensor.storage());
 }
 
 Outcome OffloadBinding::Prefetch(const std::vector<at::Tensor>& tensors) {

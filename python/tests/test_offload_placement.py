@@ -111,6 +111,28 @@ def test_a_tensor_whose_address_somebody_has_stays_where_it_is(offloaded):
         assert array.sum() == 6 * LARGE
 
 
+@torch.library.custom_op('terrace_test::exported', mutates_args=())
+def exported(source: torch.Tensor) -> torch.Tensor:
+    made = source + 1
+    arrays.append(made.numpy())
+    return made
+
+
+arrays = []
+
+
+def test_an_operator_whose_result_has_an_array_leaves_it_there(offloaded):
+    _, offload = offloaded
+    with offload.placement():
+        result = exported(torch.ones(LARGE))
+        array = arrays.pop()
+        assert not is_offloaded(result)
+        array[:] = 5
+        assert result.sum() == 5 * LARGE
+        result.mul_(2)
+        assert array.sum() == 10 * LARGE
+
+
 def in_a_thread(read):
     answers = []
     thread = threading.Thread(target=lambda: answers.append(read()))
@@ -189,6 +211,15 @@ def test_training_there_has_the_same_bits(tmp_path):
         train(model, offload.placement)
         check_equal_values(values(model), expected)
         assert offload.stats()['placed_tensors'] > 0
+
+
+def test_a_budget_that_holds_everything_refuses(tmp_path):
+    model = mlp()
+    with terrace.offload(model, memory_budget='1GiB',
+                         nvme_path=str(tmp_path)) as offload:
+        with pytest.raises(RuntimeError, match='nothing is below it'):
+            with offload.placement():
+                pass
 
 
 def test_their_memory_comes_back(offloaded):

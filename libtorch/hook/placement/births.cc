@@ -6,7 +6,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
-#include "libtorch/hook/operation/argument_storages.h"
 #include "libtorch/hook/operation/effects.h"
 #include "libtorch/hook/placement/waiting_tensors.h"
 
@@ -26,6 +25,11 @@ bool MakesEmpty(const char* name) {
   return absl::StartsWith(name, "aten::empty") ||
          absl::StartsWith(name, "aten::new_empty") ||
          absl::StartsWith(name, "aten::_empty");
+}
+
+// It makes a view, as a Parameter is one.
+bool IsDetach(const char* name) {
+  return std::strcmp(name, "aten::detach") == 0;
 }
 
 c10::StorageImpl* StorageIn(const at::Tensor& tensor) {
@@ -69,10 +73,10 @@ void Births::EndWatching() {
   depth_ = 0;
   taken_.clear();
   written_.clear();
-  WaitingTensors::Get().ForgetAllOf(this);
+  WaitingTensors::Get().ForgetAllOfThisThread();
 }
 
-Births::~Births() { WaitingTensors::Get().ForgetAllOf(this); }
+Births::~Births() { WaitingTensors::Get().ForgetAllOfThisThread(); }
 
 // What an observer throws would go no further. A tensor that is not adopted for
 // it stays where it is.
@@ -103,29 +107,23 @@ void Births::Begin(const at::RecordFunction& function) {
 
 void Births::End(const at::RecordFunction& function) {
   if (!IsOperation(function) || depth_ == 0 || --depth_ > 0) return;
-  std::vector<at::Tensor> made;
+  WaitingTensors& waiting = WaitingTensors::Get();
   for (const at::Tensor& tensor : std::exchange(written_, {})) {
-    if (WaitingTensors::Get().Take(StorageIn(tensor), this)) {
-      made.push_back(tensor);
-    }
+    waiting.Adopt(tensor);
   }
-  if (!taken_.empty()) {
-    const bool are_empty = MakesEmpty(function.name());
-    for (const c10::IValue& output : function.outputs()) {
-      ForEachTensor(output, [&](const at::Tensor& tensor) {
-        if (!WasTaken(tensor)) return;
-        if (!are_empty) return made.push_back(tensor);
-        WaitingTensors::Get().Add(StorageIn(tensor),
-                                  tensor.storage().getWeakStorageImpl(), this);
-      });
-    }
-    taken_.clear();
+  if (taken_.empty()) return;
+  std::vector<at::Tensor> made;
+  const bool are_empty = MakesEmpty(function.name());
+  for (const c10::IValue& output : function.outputs()) {
+    ForEachTensor(output, [&](const at::Tensor& tensor) {
+      if (!WasTaken(tensor) || owner_ == nullptr) return;
+      if (are_empty) return waiting.Add(tensor.storage(), owner_);
+      if (!waiting.HasGivenAddress(StorageIn(tensor))) made.push_back(tensor);
+    });
   }
-  if (made.empty()) return;
+  taken_.clear();
   const std::shared_ptr<NewbornOwner> owner = owner_;
-  for (const at::Tensor& tensor : made) {
-    if (owner != nullptr) owner->Adopt(tensor);
-  }
+  for (const at::Tensor& tensor : made) owner->Adopt(tensor);
 }
 
 bool Births::WasTaken(const at::Tensor& tensor) const {
@@ -139,9 +137,13 @@ void Births::FindWritten(const at::RecordFunction& function) {
   const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
     ForEachTensor(inputs[i], [&](const at::Tensor& tensor) {
-      if (!WaitingTensors::Get().Has(StorageIn(tensor), this)) return;
+      if (!WaitingTensors::Get().Has(StorageIn(tensor))) return;
       if (!effects.has_value()) effects = EffectsOf(function);
-      if (effects->Writes(i)) written_.push_back(tensor);
+      if (effects->Writes(i)) {
+        written_.push_back(tensor);
+      } else if (effects->needs_bytes() && !IsDetach(function.name())) {
+        WaitingTensors::Get().Forget(StorageIn(tensor));
+      }
     });
   }
 }

@@ -46,7 +46,8 @@ class Births {
   void Begin(const at::RecordFunction& function);
   void End(const at::RecordFunction& function);
   bool WasTaken(const at::Tensor& tensor) const;
-  // Which the operation writes of those that wait for that.
+  // Which the operation writes of those that wait for that. One that it only
+  // reads waits no more.
   void FindWritten(const at::RecordFunction& function);
 
   std::shared_ptr<NewbornOwner> owner_;

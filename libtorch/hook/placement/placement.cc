@@ -2,12 +2,14 @@
 
 #include <c10/core/Allocator.h>
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <utility>
 
 #include "base/mutex.h"
 #include "libtorch/hook/placement/made_by_libtorch.h"
+#include "libtorch/hook/placement/newborn_memory.h"
 #include "libtorch/hook/placement/placement_memory.h"
 #include "libtorch/hook/placement/placing.h"
 
@@ -60,7 +62,7 @@ class Allocator final : public c10::Allocator {
       void* const made = Place(size_bytes);
       if (made != nullptr) return {made, made, &Delete, c10::Device(kCpu)};
     }
-    return before_->allocate(size_bytes);
+    return before()->allocate(size_bytes);
   }
   // One deleter serves all memory, by its address: raw_deallocate knows nothing
   // else.
@@ -69,8 +71,13 @@ class Allocator final : public c10::Allocator {
     default_copy_data(to, from, size_bytes);
   }
 
-  c10::Allocator* before() const { return before_; }
-  void set_before(c10::Allocator* before) { before_ = before; }
+  // Null until ours is first installed.
+  c10::Allocator* before() const {
+    return before_.load(std::memory_order_acquire);
+  }
+  void set_before(c10::Allocator* before) {
+    before_.store(before, std::memory_order_release);
+  }
 
  private:
   // Returns null where there is no room.
@@ -84,17 +91,22 @@ class Allocator final : public c10::Allocator {
   static void Delete(void* address) {
     if (IsNewborn(address)) return EndNewborn(static_cast<std::byte*>(address));
     if (Get().placed_.End(address)) return;
-    const c10::DeleterFnPtr before = Get().before_->raw_deleter();
+    const c10::DeleterFnPtr before = Get().before()->raw_deleter();
     before(address);
   }
 
   Placed placed_;
-  c10::Allocator* before_ = nullptr;  // the allocator that ours replaced
+  std::atomic<c10::Allocator*> before_ = nullptr;  // that ours replaced
 };
+
+// Two first scopes may begin at once: the second must not find the first's
+// allocator as the one to hand on to.
+Mutex installing;
 
 }  // namespace
 
 absl::Status PlacementAllocator::Install() {
+  MutexLock lock(installing);
   if (installed()) return absl::OkStatus();
   Allocator& allocator = Allocator::Get();
   c10::Allocator* const before = c10::GetAllocator(kCpu);
@@ -107,6 +119,7 @@ absl::Status PlacementAllocator::Install() {
 }
 
 absl::Status PlacementAllocator::Uninstall() {
+  MutexLock lock(installing);
   if (!installed()) {
     return absl::FailedPreconditionError(
         "LibTorch's CPU allocator is another one");

@@ -6,7 +6,8 @@
 // until the operation that made them has ended: what it hands out, the owner is
 // then given; what a kernel made for itself is gone by then. A tensor that has
 // no contents yet, as torch.empty makes it, is given once an operation of the
-// thread has written it: its maker may fill it by its address first.
+// thread has written it: its maker may fill it by its address first
+// (waiting_tensors.h).
 //
 // An object is the calling thread's, until any thread ends it.
 #pragma once
@@ -69,16 +70,5 @@ class Placing {
   // The flag orders nothing else.
   std::atomic<bool> has_ended_ = false;
 };
-
-// The memory of the process in which tensors are born that have an owner. Its
-// addresses are as many as the machine has memory, and its pages go back to the
-// system with each tensor. Null where there are no such addresses, and in a
-// forked child of the process that was the first to ask.
-PlacementMemory* NewbornMemory();
-// Whether the address is in it, also in a forked child. It takes no lock.
-bool IsNewborn(const void* address);
-// A tensor's memory there ends. A child keeps its copies: the memory's lock may
-// be held there for ever.
-void EndNewborn(std::byte* address);
 
 }  // namespace terrace

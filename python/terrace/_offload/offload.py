@@ -31,8 +31,7 @@ from terrace._state.settings import Settings
 
 
 class Offload:
-    """A model whose parameters, or activations, live below. terrace.offload
-    returns this.
+    """A model whose parameters, or activations, live below.
 
     The program need not keep it: the parameters live below until close(), or
     until the last of them is gone. At the end of a `with` it is closed.
@@ -168,12 +167,13 @@ class Offload:
         These are tensors in CPU memory of 64 KiB and more. What an operation
         makes for itself is not among them, nor what a backward pass makes, nor
         arrays of numpy. A tensor without contents, as torch.empty() makes it,
-        is one once an operation has written it, unless somebody had its address
-        before. One for which there is no room stays in memory: see stats().
+        is one once an operation has written it, unless one read it before,
+        another thread used it, or somebody had its address. See stats() for
+        what has no room.
 
         Raises:
-            RuntimeError: the model is closed, or is another process's; another
-                library has put its allocator in the place of torch's.
+            RuntimeError: the model is closed, or another process's; nothing is
+                below its memory_budget; another library's allocator is torch's.
             MemoryError: there are no addresses for new tensors.
         """
         return self._managed.placement()

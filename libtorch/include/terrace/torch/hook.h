@@ -237,7 +237,9 @@ class Hook {
   // handed on as any, beyond the scope too. What an operation makes for itself
   // is never managed, nor what an operation within a backward pass makes. A
   // tensor that is made without contents, as by at::empty, is managed once an
-  // operation of the thread has written it. A tensor that has no room here, or
+  // operation of the thread has written it in the scope, unless one has read it
+  // before, or one of another thread has had it; an address of it that C++ took
+  // before is not followed. A tensor that has no room here, or
   // cannot be managed, stays an ordinary one (stats().placed); an error of the
   // Runtime is told by error(). Code that fills tensors by their addresses,
   // other than operations, holds a Lease, or makes them outside the scope.

@@ -207,7 +207,8 @@ class Offload {
   // Begins a scope of the calling thread in which new CPU tensors live below as
   // the parameters do: caches of keys and values, copies of a model's
   // parameters, another model. Hook::Place has the rules, and its errors are
-  // this one's.
+  // this one's, and FailedPrecondition where the budget holds the parameters
+  // and the state of their training: all is in memory then, and nothing below.
   virtual absl::StatusOr<PlacementScope> Placement() = 0;
 
   // Begins a training step, or another part of a program that repeats: all

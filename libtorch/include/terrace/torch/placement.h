@@ -31,8 +31,8 @@ namespace terrace {
 class PlacementMemory;
 class Placing;
 
-// Thread-safe; Install and Uninstall are not, and no other thread may make
-// tensors meanwhile: LibTorch's registration is not guarded.
+// Thread-safe; but while Install or Uninstall runs, no other thread may make
+// tensors: LibTorch's registration is not guarded.
 class PlacementAllocator {
  public:
   // Again: nothing. FailedPrecondition: one of a higher priority is in its

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <future>
 #include <random>
 #include <thread>
 #include <utility>
@@ -102,24 +103,90 @@ TEST_F(PlacedTensorsTest, EachOutputAndEachViewIsOfItsStorage) {
 TEST_F(PlacedTensorsTest, OneWithoutContentsIsManagedOnceItIsWritten) {
   Make(4 << 20);
   const PlacementScope scope = Scope();
-  at::Tensor raw = at::empty({kElements});
   at::Tensor filled = at::empty({kElements});
-  float* const data = raw.mutable_data_ptr<float>();
-  const at::Tensor view = raw.view({2, -1});
-  EXPECT_FALSE(hook().Manages(raw));
-  for (int64_t i = 0; i < kElements; ++i) data[i] = 2;  // by its address
-  EXPECT_EQ(Sum(raw), 2 * kElements);                   // a read
-  EXPECT_FALSE(hook().Manages(raw));
+  const at::Tensor view = filled.detach().view({2, -1});
+  EXPECT_FALSE(hook().Manages(filled));
   filled.narrow(0, 0, 10).fill_(1);  // also by a view
   EXPECT_TRUE(hook().Manages(filled));
-  raw.mul_(3);
-  EXPECT_TRUE(hook().Manages(raw));
+  filled.fill_(2);
   hook().EvictAll();
-  EXPECT_EQ(Sum(view), 6 * kElements);
+  EXPECT_EQ(Sum(view), 2 * kElements);
   at::Tensor out = at::empty({kElements});
-  at::add_out(out, raw, raw);
+  at::add_out(out, filled, filled);
   EXPECT_TRUE(hook().Manages(out));
-  EXPECT_EQ(Sum(out), 12 * kElements);
+  EXPECT_EQ(Sum(out), 4 * kElements);
+}
+
+TEST_F(PlacedTensorsTest, OneThatIsReadFirstWasFilledByItsAddressAndStays) {
+  Make(4 << 20);
+  const PlacementScope scope = Scope();
+  at::Tensor raw = at::empty({kElements});
+  float* const data = raw.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < kElements; ++i) data[i] = 2;
+  EXPECT_EQ(Sum(raw), 2 * kElements);
+  raw.mul_(3);
+  EXPECT_FALSE(hook().Manages(raw));
+  EXPECT_EQ(raw.const_data_ptr(), data);
+  EXPECT_EQ(data[0], 6);
+}
+
+// Its memory would else end while that operation has it.
+TEST_F(PlacedTensorsTest, OneThatAnotherThreadsOperationHasStays) {
+  Make(4 << 20);
+  const PlacementScope scope = Scope();
+  for (const bool is_during : {false, true}) {
+    at::Tensor tensor = at::empty({kElements});
+    const void* const data = tensor.const_data_ptr();
+    std::promise<void> begun;
+    std::promise<void> written;
+    std::thread other([&] {
+      at::RecordFunction operation(at::RecordScope::FUNCTION);
+      const std::vector<c10::IValue> inputs = {tensor};
+      operation.before("aten::op", &inputs);
+      if (!is_during) return;
+      begun.set_value();
+      written.get_future().wait();
+    });
+    if (is_during) {
+      begun.get_future().wait();
+    } else {
+      other.join();
+    }
+    tensor.fill_(3);
+    EXPECT_FALSE(hook().Manages(tensor));
+    EXPECT_EQ(tensor.const_data_ptr(), data);
+    if (!is_during) continue;
+    written.set_value();
+    other.join();
+  }
+  at::Tensor own = at::empty({kElements});
+  own.fill_(3);
+  EXPECT_TRUE(hook().Manages(own));
+}
+
+// Two threads write a tensor's halves as it becomes a managed one.
+TEST_F(PlacedTensorsTest, AnotherThreadsOperationWaitsUntilItIsAdopted) {
+  Make(4 << 20);
+  const PlacementScope scope = Scope();
+  int64_t managed = 0;
+  for (int i = 0; i < 300; ++i) {
+    at::Tensor tensor = at::empty({kElements});
+    std::atomic<bool> begins = false;
+    std::thread other([&, half = tensor.narrow(0, 0, kElements / 2)] {
+      while (!begins) {
+      }
+      for (int turn = 0; turn < i % 50; ++turn) {
+        at::ones({10});
+      }
+      half.fill_(1);
+    });
+    begins = true;
+    tensor.narrow(0, kElements / 2, kElements / 2).fill_(2);
+    other.join();
+    ASSERT_EQ(Sum(tensor), kElements / 2 * 3);
+    if (hook().Manages(tensor)) ++managed;
+  }
+  EXPECT_GT(managed, 0);
 }
 
 TEST_F(PlacedTensorsTest, WhatHasNoRoomStaysOrdinary) {
@@ -205,6 +272,19 @@ TEST_F(PlacedTensorsTest, TrainingInAScopeHasTheSameGradients) {
   EXPECT_TRUE(at::equal(gradient, expected));
   EXPECT_FALSE(hook().Manages(gradient));  // backward has made it
   EXPECT_GT(hook().stats().placed.tensors, 8);
+}
+
+// A program's own function of autograd is a frame around operations.
+TEST_F(PlacedTensorsTest, WhatALongFunctionOfAutogradMakesLeavesBeforeItsEnd) {
+  Make(512 << 10);
+  const PlacementScope scope = Scope();
+  at::RecordFunction function(at::RecordScope::FUNCTION);
+  function.before("Long");
+  std::vector<at::Tensor> made;
+  for (int i = 0; i < 16; ++i) made.push_back(Made(i));
+  EXPECT_EQ(hook().stats().placed.left_tensors, 0);
+  EXPECT_EQ(hook().EvictAll(), 3);  // the others left for their successors
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(Sum(made[i]), i * kElements);
 }
 
 TEST_F(PlacedTensorsTest, WhatAutogradSavesIsManagedBesideScopes) {

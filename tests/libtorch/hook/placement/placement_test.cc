@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 #include <c10/core/Allocator.h>
 
+#include <atomic>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -118,6 +120,25 @@ TEST_F(PlacementTest, UninstalledOneIsNotThereAndComesBack) {
   auto arena = *PlacementArena::Create(1 << 20);
   const PlacementScope scope(arena);
   EXPECT_FALSE(IsIn(arena, at::ones({10})));
+}
+
+TEST_F(PlacementTest, ThreadsThatInstallItAtOnceHaveTheSameOneBelow) {
+  c10::Allocator* const own = c10::GetAllocator(at::kCPU);
+  for (int i = 0; i < 200; ++i) {
+    std::atomic<int> ready = 0;
+    std::vector<std::thread> threads;
+    for (int each = 0; each < 3; ++each) {
+      threads.emplace_back([&] {
+        for (++ready; ready < 3;) {
+        }
+        EXPECT_TRUE(PlacementAllocator::Install().ok());
+      });
+    }
+    for (std::thread& each : threads) each.join();
+    EXPECT_EQ(at::ones({10}).sum().item<float>(), 10);
+    ASSERT_TRUE(PlacementAllocator::Uninstall().ok());
+    ASSERT_EQ(c10::GetAllocator(at::kCPU), own);
+  }
 }
 
 // Last: LibTorch never lowers the priority again.
