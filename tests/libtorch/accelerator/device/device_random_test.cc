@@ -35,6 +35,7 @@ class DeviceRandomTest : public DeviceHookTest {
     slots_.resize(kTensors);
     for (Slot& each : slots_) Renew(each);
     for (int i = 0; i < operations && !HasFailure(); ++i) One();
+    now_ = 0;  // which is the home stream
     for (Slot& each : slots_) Check(each);
     EXPECT_TRUE(hook().error().ok()) << hook().error();
     const TierStats hbm = HbmStats();
